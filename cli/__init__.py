@@ -1,0 +1,1 @@
+"""The commands people type and the supervisor behind . Holds no serving rules."""

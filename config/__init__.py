@@ -1,0 +1,1 @@
+"""What the operator wrote: config.pbtxt, the repository on disk, server settings. Never serves."""

@@ -1,0 +1,1 @@
+"""Tensors in memory that two processes can see: segments, arenas, leases. Never schedules."""

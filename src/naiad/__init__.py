@@ -1,0 +1,3 @@
+"""naiad: an inference server that queues in one process and runs every model instance in its own."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,22 @@
+"""What every test relies on: one name per module, and no component folder without its link."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPONENTS = {"protocol", "shm", "config", "broker", "worker", "client", "cli", "testing"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_name_per_module() -> Iterator[None]:
+    """A component is only ever imported as naiad.<component>."""
+    yield
+    assert not COMPONENTS & sys.modules.keys()
+
+
+def pytest_sessionstart() -> None:
+    links = {path.name for path in (ROOT / "src" / "naiad").iterdir() if path.is_symlink()}
+    assert links == COMPONENTS, f"src/naiad links {sorted(links)}, expected {sorted(COMPONENTS)}"
