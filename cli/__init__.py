@@ -1,1 +1,1 @@
-"""The commands people type and the supervisor behind . Holds no serving rules."""
+"""The commands people type and the supervisor behind naiad serve. Holds no serving rules."""
