@@ -1,1 +1,1 @@
-"""The words every process shares: messages, codec, errors, datatypes, endpoints. Pure; owns no socket."""
+"""The words every process shares: messages, codec, errors, datatypes, endpoints. Pure."""
