@@ -1,0 +1,1 @@
+"""The schema of config.pbtxt and its generated form. Only config/pbtxt.py loads it."""
