@@ -1,0 +1,42 @@
+# What a person types here. Everything works from a fresh clone with Python 3.11 to 3.13 (python3-venv) and make.
+# PYTHON=python3.13 make setup   chooses the interpreter.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo serve test check soak clean
+
+help:
+	@echo "make demo    set up the example models, serve them, ask each a question, stop   (start here)"
+	@echo "make serve   the same server, which stays up; says what to try next"
+	@echo "make test    every check and every test, as CI does it"
+	@echo "make check   ruff, mypy and the import contracts alone"
+	@echo "make soak    the long runs (an hour)"
+	@echo "make setup   only create .venv with all that the others need"
+	@echo "make clean   remove .venv and every cache"
+
+setup:
+	@scripts/setup dev
+
+demo:
+	@scripts/setup demo
+	@.venv/bin/python scripts/demo.py
+
+serve:
+	@scripts/setup demo
+	@.venv/bin/python scripts/demo.py --stay
+
+test:
+	@scripts/test
+
+check:
+	@scripts/setup dev
+	@scripts/check
+
+soak:
+	@scripts/setup dev
+	@.venv/bin/python scripts/setup_models.py
+	@.venv/bin/python -m pytest -m soak
+
+clean:
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
