@@ -1,0 +1,54 @@
+"""What a model and a file inside a model may be called, wherever a name comes from. Pure.
+
+Names become paths, so they are checked before anything is looked up: a refusal must not tell
+whether a file outside the repository exists.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NAME_BYTES_MAX: Final = 255
+"""The longest name of a directory entry on Linux."""
+
+
+def model_name_fault(name: str) -> str | None:
+    """Why a model cannot have this name, or None.
+
+    As Triton does: the name is trimmed for the check only, exactly ".." and anything with a "/" are
+    refused, "...", "..m" and "m..1" are fine. Control characters, "." and names too long for a
+    directory are refused here in addition.
+    """
+    trimmed = name.strip()
+    if not trimmed:
+        return "Model name cannot be empty; give the name of a directory in the model repository"
+    if trimmed in (".", "..") or "/" in name:
+        return (
+            f"Model name {printable(name)} must not contain path traversal characters; "
+            "give the name of a directory in the model repository, not a path"
+        )
+    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        return f"Model name {printable(name)} must not contain control characters"
+    size_bytes = len(name.encode("utf-8", "surrogateescape"))
+    if size_bytes > NAME_BYTES_MAX:
+        return f"Model name of {size_bytes} bytes is longer than {NAME_BYTES_MAX}"
+    return None
+
+
+def inner_path_fault(path: str) -> str | None:
+    """Why this is no relative path that stays inside a model's directory, or None."""
+    if not path.strip():
+        return "is empty"
+    if path.startswith("/"):
+        return "is absolute; give a path relative to the model's own directory"
+    if ".." in path.split("/"):
+        return 'contains ".."; give a path inside the model\'s own directory'
+    if any(ord(character) < 32 for character in path):
+        return "contains control characters"
+    return None
+
+
+def printable(name: str) -> str:
+    """The name in single quotes, cut to a sane length, with nothing a terminal would act on."""
+    shown = name if len(name) <= NAME_BYTES_MAX else name[:NAME_BYTES_MAX] + "…"
+    return repr(shown.encode("utf-8", "backslashreplace").decode("utf-8"))
