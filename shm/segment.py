@@ -1,0 +1,356 @@
+"""POSIX shared memory: the only file that creates, maps and unlinks it. No NumPy.
+
+Owns system calls and what can go wrong in them. A Segment is ours: it is locked (flock LOCK_SH) as
+long as we live, and only it may be unlinked. A Mapping is somebody else's: verified, never
+unlinked. Memory that a view still uses is unmapped when that view dies, not before.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import stat
+import sys
+from collections.abc import Collection
+from typing import Final, NamedTuple, Self
+
+import posix_ipc
+
+from naiad.protocol.errors import Code, InternalError, RequestError, Unavailable
+from naiad.protocol.messages import Region
+from naiad.shm.layout import PAGE_BYTES, REGION_BYTES_MAX, checked_key, checked_range
+
+DIRECTORY: Final = "/dev/shm"
+"""Where Linux keeps POSIX shared memory; shm_open("/x") is this directory's x."""
+
+POPULATE_BYTES_MAX: Final = 16 << 20
+"""New segments up to this size get their pages at once (1.6 ms per MiB); in larger ones each range
+pays for its pages when it is first written."""
+
+
+class SharedMemoryFull(Unavailable):
+    """No room for a segment: the caller sends tensors inline instead."""
+
+
+class Owner(NamedTuple):
+    """A segment as it is now, and whose it is; `region` has id 0."""
+
+    region: Region
+    uid: int
+
+
+def free_bytes() -> int:
+    """Bytes that new segments may take; 0 when there is no /dev/shm."""
+    try:
+        found = os.statvfs(DIRECTORY)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
+
+
+def total_bytes() -> int:
+    """The size of /dev/shm; 0 when there is none."""
+    try:
+        found = os.statvfs(DIRECTORY)
+    except OSError:
+        return 0
+    return found.f_blocks * found.f_frsize
+
+
+def describe(key: str, *, foreign: bool = True) -> Owner:
+    """What a key names, by stat alone: nothing is opened or mapped.
+
+    `foreign`: refuse names of naiad itself, whatever they name.
+    Raises RequestError when it is not a shared memory object (text as Triton's).
+    """
+    key = checked_key(key, foreign=foreign)
+    try:
+        found = os.lstat(DIRECTORY + key)
+    except OSError as fault:
+        raise _cannot_open(key, fault) from fault
+    _check_regular(key, found)
+    return Owner(Region(0, key, found.st_dev, found.st_ino, found.st_size), found.st_uid)
+
+
+def is_same(region: Region) -> bool:
+    """Whether the key still names the object that was registered."""
+    try:
+        found = os.lstat(DIRECTORY + region.key)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (region.device, region.inode)
+
+
+def current_size(region: Region) -> int:
+    """Bytes the object has now; 0 when its key no longer names it."""
+    try:
+        found = os.lstat(DIRECTORY + region.key)
+    except OSError:
+        return 0
+    same = (found.st_dev, found.st_ino) == (region.device, region.inode)
+    return found.st_size if same else 0
+
+
+class Segment:
+    """A segment of ours: created, locked and mapped writable. Use `create`."""
+
+    def __init__(self, region: Region, descriptor: int, mapped: mmap.mmap) -> None:
+        self.region = region
+        self.view = memoryview(mapped)
+        self._descriptor = descriptor
+        self._mapped: mmap.mmap | None = mapped
+        self._linked = True
+
+    @classmethod
+    def create(
+        cls,
+        key: str,
+        size: int,
+        *,
+        region_id: int = 0,
+        mode: int = 0o600,
+        populate: bool | None = None,
+    ) -> Self:
+        """A new segment of `size` bytes, all of them allocated: using it never raises SIGBUS.
+
+        Args:
+            key: a name from `layout.segment_name`.
+            mode: 0o600, or 0o660 for a server that a group may use.
+            populate: take the pages now; None decides by POPULATE_BYTES_MAX.
+
+        Raises:
+            SharedMemoryFull: /dev/shm has no room; nothing is left behind.
+        """
+        assert 0 < size <= REGION_BYTES_MAX
+        if populate is None:
+            populate = size <= POPULATE_BYTES_MAX
+        try:
+            made = posix_ipc.SharedMemory(key, posix_ipc.O_CREX, mode=mode, size=0)
+        except (OSError, posix_ipc.Error) as fault:
+            raise _full(key, size, fault) from fault
+        descriptor = made.fd
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            os.fchmod(descriptor, mode)  # the umask has had its say at creation
+            os.posix_fallocate(descriptor, 0, size)
+            mapped = _map(descriptor, size, writable=True, populate=populate)
+            found = os.fstat(descriptor)
+        except OSError as fault:
+            posix_ipc.unlink_shared_memory(key)
+            os.close(descriptor)
+            raise _full(key, size, fault) from fault
+        region = Region(region_id, key, found.st_dev, found.st_ino, size)
+        return cls(region, descriptor, mapped)
+
+    @property
+    def size(self) -> int:
+        return self.region.size
+
+    def unlink(self) -> bool:
+        """Remove the name if it still names this segment; whoever has it mapped keeps it."""
+        if not self._linked:
+            return False
+        self._linked = False
+        if not is_same(self.region):
+            return False
+        try:
+            posix_ipc.unlink_shared_memory(self.region.key)
+        except posix_ipc.ExistentialError:
+            return False
+        return True
+
+    def close(self) -> bool:
+        """Unlink, unlock, unmap. False: views are still in use and the last of them unmaps."""
+        if self._mapped is None:
+            return True
+        self.unlink()
+        mapped, self._mapped = self._mapped, None
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        os.close(self._descriptor)
+        view, self.view = self.view, memoryview(b"")
+        return _unmapped(mapped, view)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Mapping:
+    """A segment of another process, mapped after it was found to be what was registered."""
+
+    def __init__(self, region: Region, descriptor: int, mapped: mmap.mmap, writable: bool) -> None:
+        self.region = region
+        self.writable = writable
+        self._descriptor = descriptor
+        self._mapped: mmap.mmap | None = mapped
+        self._view = memoryview(mapped)
+        self._read_only = self._view.toreadonly()
+
+    @classmethod
+    def open(
+        cls,
+        region: Region,
+        *,
+        writable: bool,
+        uids: Collection[int] | None = None,
+        foreign: bool = False,
+    ) -> Self:
+        """Map the region's first `size` bytes.
+
+        Args:
+            uids: who may own it; None means this process's own user.
+            foreign: refuse names of naiad itself.
+
+        Raises:
+            RequestError: not there, not a regular object, another owner or object than was
+                registered, or (code region_truncated) smaller than that.
+        """
+        key = checked_key(region.key, foreign=foreign)
+        if not 0 < region.size <= REGION_BYTES_MAX:
+            raise RequestError(f"shared memory region {key!r} has no usable size: {region.size}")
+        # As shm_open does, and without blocking on a FIFO that lies there instead.
+        flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        flags |= os.O_RDWR if writable else os.O_RDONLY
+        try:
+            descriptor = os.open(DIRECTORY + key, flags)
+        except OSError as fault:
+            raise _cannot_open(key, fault) from fault
+        try:
+            _check_expected(region, os.fstat(descriptor), uids)
+            mapped = _map(descriptor, region.size, writable=writable, populate=False)
+        except BaseException as fault:
+            os.close(descriptor)
+            if isinstance(fault, OSError):
+                raise _cannot_open(key, fault) from fault
+            if isinstance(fault, ValueError):  # it shrank after the check
+                raise truncated(region, 0) from fault
+            raise
+        return cls(region, descriptor, mapped, writable)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._mapped is None
+
+    def current_size(self) -> int:
+        """Bytes the object has now, never more than was registered."""
+        return min(os.lseek(self._descriptor, 0, os.SEEK_END), self.region.size)
+
+    def slice(self, offset: int, size: int, *, writable: bool = False) -> memoryview:
+        """`size` bytes at `offset`, checked against the registered and the current size.
+
+        The bytes stay mapped as long as the view lives, also after `close`.
+        """
+        region = self.region
+        checked_range(offset, size, region.size, region.id)
+        now = os.lseek(self._descriptor, 0, os.SEEK_END)  # a sixth of what fstat costs
+        if offset + size > now:
+            raise truncated(region, now)
+        if not writable:
+            return self._read_only[offset : offset + size]
+        if not self.writable:
+            raise RequestError(
+                f"shared memory region {region.id} ({region.key}) may only be read",
+                code=Code.PERMISSION_DENIED,
+            )
+        return self._view[offset : offset + size]
+
+    def copy(self, offset: int, size: int) -> bytes:
+        """A private copy, for what is parsed: its owner cannot change it any more.
+
+        Read by a system call, so that a truncation meanwhile is an error and no SIGBUS.
+        """
+        checked_range(offset, size, self.region.size, self.region.id)
+        found = os.pread(self._descriptor, size, offset)
+        if len(found) != size:
+            raise truncated(self.region, self.current_size())
+        return found
+
+    def close(self) -> bool:
+        """Unmap. False: views are still in use and the last of them unmaps."""
+        if self._mapped is None:
+            return True
+        mapped, self._mapped = self._mapped, None
+        os.close(self._descriptor)
+        self._read_only.release()
+        view, self._view = self._view, memoryview(b"")
+        self._read_only = memoryview(b"")
+        return _unmapped(mapped, view)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def truncated(region: Region, now: int) -> RequestError:
+    """The error for a region whose owner made it smaller after it was registered."""
+    return RequestError(
+        f"shared memory region {region.id} ({region.key}) had {region.size} bytes when it was "
+        f"registered and has {now} now; do not truncate a region while it is registered",
+        code=Code.REGION_TRUNCATED,
+    )
+
+
+def _map(descriptor: int, size: int, *, writable: bool, populate: bool) -> mmap.mmap:
+    flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    if sys.version_info >= (3, 13):
+        return mmap.mmap(descriptor, size, flags=flags, prot=protection, trackfd=False)
+    return mmap.mmap(descriptor, size, flags=flags, prot=protection)
+
+
+def _unmapped(mapped: mmap.mmap, view: memoryview) -> bool:
+    """Whether it could be unmapped now; else it is when the last view of it is gone."""
+    try:
+        view.release()
+        mapped.close()
+    except BufferError:
+        return False
+    return True
+
+
+def _check_regular(key: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise RequestError(
+            f"Unable to open shared memory region: '{key}': not a shared memory object"
+        )
+
+
+def _check_expected(region: Region, found: os.stat_result, uids: Collection[int] | None) -> None:
+    _check_regular(region.key, found)
+    if found.st_uid not in ((os.geteuid(),) if uids is None else uids):
+        raise RequestError(
+            f"Unable to open shared memory region: '{region.key}': it belongs to user "
+            f"{found.st_uid}, which this server does not serve",
+            code=Code.PERMISSION_DENIED,
+        )
+    if (found.st_dev, found.st_ino) != (region.device, region.inode):
+        raise RequestError(
+            f"Unable to open shared memory region: '{region.key}': it was replaced since it was "
+            "registered; register the new one",
+            code=Code.NOT_FOUND,
+        )
+    if found.st_size < region.size:
+        raise truncated(region, found.st_size)
+
+
+def _cannot_open(key: str, fault: OSError) -> RequestError:
+    denied = isinstance(fault, PermissionError)
+    return RequestError(
+        f"Unable to open shared memory region: '{key}': {fault.strerror or fault}",
+        code=Code.PERMISSION_DENIED if denied else Code.NOT_FOUND,
+    )
+
+
+def _full(key: str, size: int, fault: BaseException) -> SharedMemoryFull | InternalError:
+    if isinstance(fault, posix_ipc.ExistentialError):
+        return InternalError(f"segment {key} exists already; names of segments must be unique")
+    pages = -(-size // PAGE_BYTES) * PAGE_BYTES
+    return SharedMemoryFull(
+        f"no shared memory for {pages} bytes: {DIRECTORY} has {free_bytes()} of {total_bytes()} "
+        f"bytes free ({fault}); enlarge it (docker run --shm-size, or --ipc=host)"
+    )
