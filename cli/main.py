@@ -1,0 +1,111 @@
+"""The root of the command line: `naiad COMMAND`. Loads a command's module only when it is run.
+
+Owns how errors are shown (one sentence on stderr, an exit code of `ExitCode`, never a traceback for
+a user's mistake) and what happens when the reader of our output goes away. Holds no command itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Final, NamedTuple
+
+import click
+
+from naiad import __version__
+from naiad.cli.exit_codes import ExitCode
+from naiad.cli.failure import CommandFailed
+
+OVERVIEW: Final = """\
+naiad serves models: a broker queues requests, every model instance is a process of its own.
+
+  naiad serve model_repository           serve every model of a folder, Ctrl-C to stop
+  naiad status                           what runs: models, instances, queues
+  naiad infer add_sub --input INPUT0='[1, 2, 3, 4]' --input INPUT1='[5, 6, 7, 8]'
+  naiad perf -m identity --concurrency 1,16
+  naiad check model_repository           find faults without serving
+
+naiad --help lists all commands, naiad COMMAND --help explains one.
+"""
+
+
+class _Entry(NamedTuple):
+    target: str
+    summary: str
+
+
+COMMANDS: Final[dict[str, _Entry]] = {
+    "serve": _Entry("naiad.cli.serve:serve", "Serve every model of a repository."),
+    "status": _Entry("naiad.cli.status:status", "Show models, instances and queues."),
+    "infer": _Entry("naiad.cli.infer:infer", "Ask a model once."),
+    "load": _Entry("naiad.cli.repository:load", "Load or reload a model."),
+    "unload": _Entry("naiad.cli.repository:unload", "Unload a model."),
+    "check": _Entry("naiad.cli.check:check", "Find faults in a repository without serving it."),
+    "perf": _Entry("naiad.cli.perf:perf", "Measure throughput and latency of a model."),
+    "broker": _Entry("naiad.cli.processes:broker", "Run a broker alone (for supervisord)."),
+    "worker": _Entry("naiad.cli.processes:worker", "Run one worker slot (for supervisord)."),
+}
+
+
+class Commands(click.Group):
+    """A group whose help needs no command imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: naiad serve model_repository",
+)
+@click.version_option(__version__, "-V", "--version", message="naiad %(version)s")
+@click.pass_context
+def root(context: click.Context) -> None:
+    """An inference server that queues in one process and runs every model instance in its own."""
+    if context.invoked_subcommand is None:
+        click.echo(OVERVIEW, nl=False)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        code = root.main(args=arguments, prog_name="naiad", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.Abort:
+        click.echo("naiad: interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    except click.ClickException as fault:
+        return _show(fault)
+    except BrokenPipeError:
+        # The reader has what it wanted (`naiad status | head`). Python flushes stdout once more at
+        # exit: give it a place where that works.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _show(fault: click.ClickException) -> int:
+    hint = ""
+    if isinstance(fault, click.UsageError) and fault.ctx is not None:
+        hint = f" (see {fault.ctx.command_path} --help)"
+    click.echo(f"naiad: {fault.format_message().rstrip('.')}{hint}", err=True)
+    return fault.code if isinstance(fault, CommandFailed) else fault.exit_code

@@ -1,0 +1,57 @@
+"""First look at the repository folders of a command line, before anything is started.
+
+Only what a person gets wrong in the first minutes: the path, the level, the emptiness. What is
+inside a model's folder is judged by naiad.config.
+"""
+
+from __future__ import annotations
+
+import os
+
+from naiad.cli.exit_codes import ExitCode
+from naiad.cli.failure import CommandFailed
+
+CONFIG_NAME = "config.pbtxt"
+
+
+def checked(paths: tuple[str, ...], *, may_be_empty: bool) -> tuple[str, ...]:
+    """Absolute paths of folders that can be repositories.
+
+    Raises CommandFailed (USAGE), one sentence with the way out.
+    """
+    absolute = tuple(os.path.abspath(path) for path in paths)
+    models = 0
+    for path in absolute:
+        models += len(_subfolders(path))
+    if not models and not may_be_empty:
+        raise CommandFailed(
+            f"no model in {', '.join(absolute)}: a repository holds one folder per model "
+            "(MODEL/1/model.onnx, MODEL/config.pbtxt); with --control-mode explicit it may be empty",
+            ExitCode.USAGE,
+        )
+    return absolute
+
+
+def _subfolders(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            found = list(entries)
+    except FileNotFoundError:
+        raise _wrong(f"there is no {path}; give the folder that holds the models") from None
+    except NotADirectoryError:
+        raise _wrong(f"{path} is a file; give the folder that holds the models") from None
+    except OSError as error:
+        raise _wrong(f"cannot read {path}: {error.strerror}") from error
+    names = {entry.name for entry in found}
+    folders = [entry.name for entry in found if entry.is_dir() and not entry.name.startswith(".")]
+    has_only_versions = bool(folders) and all(name.isdecimal() for name in folders)
+    if CONFIG_NAME in names or has_only_versions:
+        raise _wrong(
+            f"{path} is the folder of one model; give the repository it lies in: "
+            f"{os.path.dirname(path)}"
+        )
+    return folders
+
+
+def _wrong(text: str) -> CommandFailed:
+    return CommandFailed(text, ExitCode.USAGE)

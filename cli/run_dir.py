@@ -1,0 +1,106 @@
+"""The run directory: where it is when nobody says, whether it can be used, who has it.
+
+Owns `serve.lock` (held by a supervisor for its whole life) and the checks before anything starts.
+The broker's own lock (`lock`) is only looked at.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import tempfile
+from typing import Final
+
+from naiad.cli.exit_codes import ExitCode
+from naiad.cli.failure import CommandFailed
+from naiad.protocol.endpoints import Endpoints, path_fault
+
+MODE: Final = 0o700
+DEFAULT_NAME: Final = "naiad"
+VARIABLE: Final = "NAIAD_RUN_DIR"
+_OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def located(run_dir: str | None, name: str = DEFAULT_NAME) -> str:
+    """The run directory of the server called `name`, absolute.
+
+    What was asked for, else $NAIAD_RUN_DIR, else a folder of this user in $XDG_RUNTIME_DIR or /tmp.
+    """
+    chosen = run_dir or os.environ.get(VARIABLE)
+    if chosen:
+        return os.path.abspath(chosen)
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return os.path.join(base, f"naiad-{os.geteuid()}-{name}")
+
+
+def prepare(run_dir: str) -> None:
+    """Create the directory, or check that it is ours and closed to others.
+
+    Raises CommandFailed (RUN_DIR) with the reason and the way out.
+    """
+    fault = path_fault(run_dir)
+    if fault is not None:
+        raise CommandFailed(fault, ExitCode.RUN_DIR)
+    try:
+        os.makedirs(run_dir, MODE, exist_ok=True)
+        found = os.stat(run_dir)
+    except OSError as error:
+        raise CommandFailed(
+            f"cannot use run directory {run_dir}: {error.strerror}; choose another --run-dir",
+            ExitCode.RUN_DIR,
+        ) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise CommandFailed(
+            f"run directory {run_dir} is not a directory; choose another --run-dir",
+            ExitCode.RUN_DIR,
+        )
+    if found.st_uid != os.geteuid():
+        raise CommandFailed(
+            f"run directory {run_dir} belongs to uid {found.st_uid}, this is uid {os.geteuid()}; "
+            "choose another --run-dir",
+            ExitCode.RUN_DIR,
+        )
+    if found.st_mode & 0o027:
+        raise CommandFailed(
+            f"run directory {run_dir} has mode {stat.S_IMODE(found.st_mode):04o}: others could "
+            f"replace its sockets; run chmod 700 {run_dir} or choose another --run-dir",
+            ExitCode.RUN_DIR,
+        )
+    if not os.access(run_dir, os.W_OK | os.X_OK):
+        raise CommandFailed(
+            f"run directory {run_dir} cannot be written; choose another --run-dir", ExitCode.RUN_DIR
+        )
+
+
+def lock(run_dir: str) -> int:
+    """Take the directory for this supervisor; the descriptor holds it until it is closed.
+
+    Raises CommandFailed (RUN_DIR) when another server has it; nothing of that one is touched.
+    """
+    descriptor = _locked(f"{run_dir}/serve.lock", run_dir)
+    os.close(_locked(Endpoints(run_dir).lock_path, run_dir))  # the broker takes this one itself
+    os.truncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _locked(path: str, run_dir: str) -> int:
+    try:
+        descriptor = os.open(path, _OPEN, 0o600)
+    except OSError as error:
+        raise CommandFailed(
+            f"cannot open {path}: {error.strerror}; choose another --run-dir", ExitCode.RUN_DIR
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        by = f" (pid {holder})" if holder.isdecimal() else ""
+        raise CommandFailed(
+            f"a naiad server{by} already runs in {run_dir}; stop it, or start this one with "
+            "another --name or --run-dir",
+            ExitCode.RUN_DIR,
+        ) from error
+    return descriptor

@@ -1,0 +1,122 @@
+"""`naiad serve`: check what was asked for, run the supervisor, leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+import click
+
+from naiad.cli import repositories, run_dir
+from naiad.cli.cleanup import cleanup
+from naiad.cli.exit_codes import ExitCode
+from naiad.cli.failure import CommandFailed
+from naiad.cli.log import LogWriter
+from naiad.cli.resources import usable_cores
+from naiad.cli.startup import Status, failed_models
+from naiad.cli.supervisor import Plan, Supervisor
+from naiad.cli.tables import table
+
+DRAIN_SECONDS: Final = 30.0
+
+
+@click.command(
+    epilog="Examples: naiad serve model_repository · "
+    "naiad serve a b --control-mode explicit --load-model magika"
+)
+@click.argument("repository", nargs=-1, required=True)
+@click.option("--name", default=run_dir.DEFAULT_NAME, help="Of this server; two on a host differ.")
+@click.option("--run-dir", "folder", help="For sockets and state; default: one per user and name.")
+@click.option(
+    "--control-mode",
+    type=click.Choice(["none", "explicit"]),
+    default="none",
+    show_default=True,
+    help="none loads every model; explicit those of --load-model and `naiad load`.",
+)
+@click.option("--load-model", multiple=True, metavar="MODEL", help="With explicit; repeatable.")
+@click.option("--log-file", metavar="FILE", help="Log there, not to stderr; reopened on SIGHUP.")
+@click.option("--exit-on-error", is_flag=True, help="Stop when a model does not load.")
+@click.option(
+    "--drain-seconds",
+    type=click.FloatRange(min=0),
+    default=DRAIN_SECONDS,
+    show_default=True,
+    help="For running work after Ctrl-C or SIGTERM; a second one stops at once.",
+)
+def serve(
+    repository: tuple[str, ...],
+    name: str,
+    folder: str | None,
+    control_mode: str,
+    load_model: tuple[str, ...],
+    log_file: str | None,
+    exit_on_error: bool,
+    drain_seconds: float,
+) -> ExitCode:
+    """Serve every model of the folders REPOSITORY until Ctrl-C.
+
+    A broker process queues requests; each model instance gets a process of its own, which is
+    replaced when it dies.
+    """
+    is_explicit = control_mode == "explicit"
+    if load_model and not is_explicit:
+        raise click.UsageError("--load-model needs --control-mode explicit: none loads every model")
+    paths = repositories.checked(repository, may_be_empty=is_explicit)
+    where = run_dir.located(folder, name)
+    run_dir.prepare(where)
+    lock = run_dir.lock(where)
+    log = _started_log(log_file)
+    notices = log if log_file is None else _started_log(None)
+
+    def show(status: Status) -> ExitCode | None:
+        failed = _show_settled(status, where, notices)
+        return ExitCode.MODEL_FAILED if failed and exit_on_error else None
+
+    arguments = ["--run-dir", where, "--name", name, "--control-mode", control_mode]
+    for path in paths:
+        arguments += ["--repository", path]
+    for model in load_model:
+        arguments += ["--load-model", model]
+    supervisor = Supervisor(
+        Plan(run_dir=where, broker_arguments=arguments, drain_seconds=drain_seconds), log, show
+    )
+    try:
+        code = supervisor.run()
+        for line in cleanup(where, name):
+            log.event(line)
+    finally:
+        log.close()
+        notices.close()
+        os.close(lock)
+    if supervisor.failure:
+        raise CommandFailed(supervisor.failure, code)
+    return code
+
+
+def _started_log(path: str | None) -> LogWriter:
+    log = LogWriter(path)
+    try:
+        log.start()
+    except OSError as error:
+        raise CommandFailed(
+            f"cannot write --log-file {path}: {error.strerror}", ExitCode.USAGE
+        ) from error
+    return log
+
+
+def _show_settled(status: Status, where: str, notices: LogWriter) -> bool:
+    """The table and the greeting; whether a model failed."""
+    models = status["models"]
+    if models:
+        rows = [
+            (model["name"], model["version"], model["state"], model["instances"], model["reason"])
+            for model in models
+        ]
+        header = ("MODEL", "VERSION", "STATE", "INSTANCES", "REASON")
+        notices.show(table(header, rows, sys.stderr))
+    failed = failed_models(status)
+    state = f"{len(failed)} of {len(models)} models failed" if failed else "ready"
+    notices.show(f"listening on {where} ({state})")
+    return bool(failed)

@@ -1,0 +1,91 @@
+"""What a person waits for after `naiad serve`: the table of models once all are settled.
+
+Polls the server's status without blocking the supervisor's loop; decides nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+from collections.abc import Callable
+from typing import Any, Final
+
+from naiad.cli.control import ControlLink
+from naiad.protocol.errors import NaiadError
+
+POLL_NS: Final = 50_000_000
+SETTLED_STATES: Final = frozenset({"READY", "UNAVAILABLE"})
+
+Status = dict[str, Any]
+
+
+class Startup:
+    """`start` at each start of the broker; `step` until it returns the settled status once."""
+
+    def __init__(
+        self, run_dir: str, selector: selectors.BaseSelector, callback: Callable[[], None]
+    ) -> None:
+        self._run_dir = run_dir
+        self._selector = selector
+        self._callback = callback
+        self._link: ControlLink | None = None
+        self._is_asking = False
+        self.next_ns: int | None = None
+        """When to call `step` although nothing arrived; None when there is nothing to do."""
+
+    def start(self, now_ns: int) -> None:
+        self.close()
+        self._link = ControlLink(self._run_dir)
+        self._link.start()
+        self._selector.register(self._link.descriptor, selectors.EVENT_READ, self._callback)
+        self._ask()
+        self.next_ns = now_ns + POLL_NS
+
+    def step(self, now_ns: int) -> Status | None:
+        """The status when every model is ready or has failed; then this is over."""
+        if self._link is None:
+            return None
+        try:
+            reply = self._link.receive()
+        except NaiadError:  # still starting, draining, or another version: the log says why
+            self._is_asking = False
+            reply = None
+        if reply is not None:
+            self._is_asking = False
+            status: Status = reply[1]
+            if is_settled(status):
+                self.close()
+                return status
+        if self.next_ns is not None and now_ns >= self.next_ns:
+            self.next_ns = now_ns + POLL_NS
+            if not self._is_asking:
+                self._ask()
+        return None
+
+    def close(self) -> None:
+        if self._link is not None:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._link.descriptor)
+            self._link.close()
+            self._link = None
+        self._is_asking = False
+        self.next_ns = None
+
+    def _ask(self) -> None:
+        assert self._link is not None
+        self._link.send("status")
+        self._is_asking = True
+
+
+def is_settled(status: Status) -> bool:
+    """Whether no model is on its way any more."""
+    return all(model["state"] in SETTLED_STATES for model in status["models"])
+
+
+def failed_models(status: Status) -> list[str]:
+    """'name version: reason' of each model that did not become ready."""
+    return [
+        f"{model['name']} {model['version']}: {model['reason'] or 'no reason given'}"
+        for model in status["models"]
+        if model["state"] == "UNAVAILABLE"
+    ]

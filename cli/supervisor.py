@@ -1,0 +1,346 @@
+"""The process behind `naiad serve`: starts the broker and worker slots, watches and ends them.
+
+One thread, one selector: pidfds, pipes, the self-pipe of signals, the link to the broker. Owns the
+child processes; knows nothing of requests or models beyond what it shows at the start.
+
+The order of a shutdown, at the first SIGTERM or SIGINT:
+ 1. The broker gets SIGTERM: it says not ready, takes nothing new, finishes what is there, tells the
+    workers to stop, and exits. Nothing is restarted from now on. When the broker is gone (or was
+    when the signal came), the workers that are left get SIGTERM: nobody else will tell them.
+ 2. All of this has `drain_seconds`.
+ 3. What is left then gets SIGKILL, and the exit code says so. A second signal does this at once.
+ 4. With every child reaped, what they could not remove themselves is: see `cleanup`.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from naiad.cli.broker_link import BrokerLink
+from naiad.cli.children import Child, describe_status, has_executed
+from naiad.cli.exit_codes import ExitCode
+from naiad.cli.log import LogWriter
+from naiad.cli.signals import SignalPipe
+from naiad.cli.slots import EARLY_DEATH_NS, NS, BackOff, SlotTable, Start
+from naiad.cli.startup import Startup, Status
+from naiad.protocol import messages as m
+from naiad.protocol.endpoints import Endpoints
+from naiad.protocol.errors import ProtocolError
+
+BROKER_EARLY_DEATHS_MAX: Final = 6
+"""In a row; with the back-off between them this is about two seconds of trying."""
+KILLED_SECONDS_MAX: Final = 5.0
+"""After SIGKILL. A process in an uninterruptible wait cannot be ended: say so and leave it."""
+READS_PER_TURN_MAX: Final = 16
+
+
+class Phase(Enum):
+    """Moves only forward."""
+
+    SERVING = 1
+    DRAINING = 2
+    KILLING = 3
+    OVER = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run. The modules are a seam: tests run small ones of their own."""
+
+    run_dir: str
+    broker_arguments: Sequence[str]
+    drain_seconds: float
+    broker_module: str = "naiad.broker"
+    worker_module: str = "naiad.worker"
+
+
+class Supervisor:
+    """`run` until everything has ended.
+
+    Args:
+        plan: what to run.
+        log: where the lines of children and our own go.
+        on_settled: called once with the status when every model is ready or has failed; an exit
+            code drains and ends the server with it.
+    """
+
+    def __init__(
+        self, plan: Plan, log: LogWriter, on_settled: Callable[[Status], ExitCode | None]
+    ) -> None:
+        self._plan = plan
+        self._log = log
+        self._on_settled = on_settled
+        self._phase = Phase.SERVING
+        self._code = ExitCode.DONE
+        self._selector = selectors.DefaultSelector()
+        self._signals = SignalPipe((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+        self._broker: Child | None = None
+        self._broker_back_off = BackOff()
+        self._broker_start_ns: int | None = time.monotonic_ns()
+        self._broker_has_served = False
+        self._workers: dict[str, Child] = {}
+        self._slots = SlotTable()
+        self._deadline_ns: int | None = None
+        """Of the drain, then of the killing."""
+        self.failure = ""
+        """Why the server ended by itself, for the person who started it."""
+        self._link = BrokerLink(
+            Endpoints(plan.run_dir).workers,
+            slots=lambda: tuple((slot, child.pid) for slot, child in self._workers.items()),
+            selector=self._selector,
+            callback=self._nothing,
+        )
+        self._startup = Startup(plan.run_dir, self._selector, self._nothing)
+        self._is_announced = False
+
+    def run(self) -> ExitCode:
+        """Start everything; return when nothing runs any more."""
+        self._selector.register(self._signals.descriptor, selectors.EVENT_READ, self._read_signals)
+        with self._signals:
+            self._link.start()
+            try:
+                while self._phase is not Phase.OVER:
+                    self._turn()
+            finally:
+                self._startup.close()
+                self._link.close()
+                self._selector.close()
+        return self._code
+
+    def _turn(self) -> None:
+        """Wait, react, then do what is due."""
+        for key, _ in self._selector.select(self._timeout_seconds()):
+            if self._selector.get_map().get(key.fd) is key:  # not closed by one before it
+                key.data()
+        self._hear_broker()
+        now_ns = time.monotonic_ns()
+        if self._phase is Phase.SERVING:
+            if self._broker_start_ns is not None and now_ns >= self._broker_start_ns:
+                self._start_broker()
+            for start in self._slots.due(now_ns):
+                self._start_worker(start)
+            status = self._startup.step(now_ns)
+            if status is not None:
+                self._settled(status)
+        elif not self._children():
+            self._phase = Phase.OVER
+        elif self._deadline_ns is not None and now_ns >= self._deadline_ns:
+            self._time_ran_out(now_ns)
+
+    def _timeout_seconds(self) -> float | None:
+        if self._phase is not Phase.SERVING:
+            due = [self._deadline_ns]
+        else:
+            due = [self._broker_start_ns, self._slots.deadline_ns(), self._startup.next_ns]
+        known = [moment for moment in due if moment is not None]
+        if not known:
+            return None
+        return max(0.0, (min(known) - time.monotonic_ns()) / NS)
+
+    def _children(self) -> list[Child]:
+        return [*([self._broker] if self._broker else []), *self._workers.values()]
+
+    def _nothing(self) -> None:
+        """The descriptor's messages are read in every turn."""
+
+    # --- Starting ----------------------------------------------------------------------------
+
+    def _start_broker(self) -> None:
+        self._broker_start_ns = None
+        arguments = list(self._plan.broker_arguments)
+        try:
+            self._broker = Child.start("broker", self._plan.broker_module, arguments)
+        except OSError as error:
+            self._fail(ExitCode.BROKER_FAILED, f"the broker could not be started: {error}")
+            return
+        self._watch(self._broker, self._broker_exited)
+        if not self._is_announced:
+            self._startup.start(time.monotonic_ns())
+
+    def _start_worker(self, start: Start) -> None:
+        arguments = ["--run-dir", self._plan.run_dir, "--slot", start.slot]
+        arguments += ["--device", start.device]
+        if start.preload:
+            arguments += ["--preload", ",".join(start.preload)]
+        try:
+            child = Child.start(start.slot, self._plan.worker_module, arguments)
+        except OSError as error:  # out of processes or memory: it may pass
+            delay_ns = self._slots.exited(start.slot, time.monotonic_ns(), is_early=True)
+            self._log.event(f"cannot start {start.slot}: {error}; next try in {delay_ns / NS:g} s")
+            return
+        self._workers[start.slot] = child
+        self._watch(child, lambda: self._worker_exited(child))
+        self._link.send(m.Spawned(child.name, child.pid))
+
+    def _watch(self, child: Child, on_exit: Callable[[], None]) -> None:
+        read = selectors.EVENT_READ
+        self._selector.register(child.output_fd, read, lambda: self._read_output(child))
+        self._selector.register(child.pidfd, read, on_exit)
+
+    def _settled(self, status: Status) -> None:
+        self._is_announced = True
+        code = self._on_settled(status)
+        if code is not None:
+            self._code = code
+            self._drain()
+
+    # --- Children's words and ends -------------------------------------------------------------
+
+    def _read_output(self, child: Child) -> None:
+        content = child.read()
+        if content is None:
+            return
+        if content:
+            self._write(child.output.feed(content, time.monotonic_ns()))
+        else:  # it closed its output, which is not its end: stop listening
+            self._selector.unregister(child.output_fd)
+
+    def _write(self, lines: list[str]) -> None:
+        for line in lines:
+            self._log.write(line)
+
+    def _ended(self, child: Child) -> int:
+        """Take a dead child out of everything; its status."""
+        status = child.reap()
+        now_ns = time.monotonic_ns()
+        for _ in range(READS_PER_TURN_MAX):  # the last words; they are often the reason
+            content = child.read()
+            if not content:
+                break
+            self._write(child.output.feed(content, now_ns))
+        self._write(child.output.close(now_ns))
+        for descriptor in (child.pidfd, child.output_fd):
+            if descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+        child.close()
+        return status
+
+    def _worker_exited(self, child: Child) -> None:
+        del self._workers[child.name]
+        status = self._ended(child)
+        self._link.send(m.Exited(child.name, child.pid, status))
+        now_ns = time.monotonic_ns()
+        is_early = (
+            status != 0
+            and now_ns - child.started_ns < EARLY_DEATH_NS
+            and not has_executed(Endpoints(self._plan.run_dir).page_path(child.name), child.pid)
+        )
+        delay_ns = self._slots.exited(child.name, now_ns, is_early=is_early)
+        if status != 0 and self._phase is Phase.SERVING:
+            again = f"; next start in {delay_ns / NS:g} s" if delay_ns else ""
+            self._log.event(f"{child.name}[{child.pid}] ended: {describe_status(status)}{again}")
+
+    def _broker_exited(self) -> None:
+        child = self._broker
+        assert child is not None
+        self._broker = None
+        status = self._ended(child)
+        now_ns = time.monotonic_ns()
+        reason = f"{describe_status(status)}{_last_words(child)}"
+        if self._phase is not Phase.SERVING:
+            if status != 0 and self._phase is Phase.DRAINING:
+                self._code = self._code or ExitCode.BROKER_FAILED
+                self._log.event(f"the broker did not end cleanly: {reason}")
+            self._signal_workers(signal.SIGTERM)
+            return
+        if status > 0 and not self._broker_has_served:
+            self._fail(ExitCode.BROKER_FAILED, f"the broker could not start: {reason}")
+            return
+        is_early = now_ns - child.started_ns < EARLY_DEATH_NS
+        delay_ns = self._broker_back_off.delay_ns(is_early=is_early)
+        if self._broker_back_off.early_deaths >= BROKER_EARLY_DEATHS_MAX:
+            deaths = f"{BROKER_EARLY_DEATHS_MAX} times in a row, each within {EARLY_DEATH_NS // NS}"
+            self._fail(ExitCode.BROKER_FAILED, f"the broker ended {deaths} s; the last: {reason}")
+            return
+        self._broker_start_ns = now_ns + delay_ns
+        self._log.event(f"broker[{child.pid}] ended: {reason}; restarting it")
+
+    def _hear_broker(self) -> None:
+        try:
+            messages = self._link.receive()
+        except ProtocolError as fault:
+            self._fail(ExitCode.BROKER_FAILED, f"the broker does not speak naiad: {fault.message}")
+            return
+        for message in messages:
+            match message:
+                case m.Want(device, slots, preload):
+                    self._broker_has_served = True
+                    self._slots.want(device, slots, preload)
+                case m.Refused(_, text):
+                    self._fail(ExitCode.BROKER_FAILED, f"the broker refused its supervisor: {text}")
+                case _:
+                    self._broker_has_served = True
+
+    # --- Ending --------------------------------------------------------------------------------
+
+    def _read_signals(self) -> None:
+        for number in self._signals.read():
+            if number == signal.SIGHUP and self._log.path is not None:
+                try:
+                    self._log.reopen()
+                except OSError as error:
+                    self._log.event(f"cannot reopen {self._log.path}: {error.strerror}")
+            else:  # without a log file a hang-up is the terminal's end, and nobody reads on
+                self._asked_to_stop(number)
+
+    def _asked_to_stop(self, number: signal.Signals) -> None:
+        if self._phase is Phase.SERVING:
+            again = "; once more ends everything at once"
+            self._log.event(
+                f"{number.name}: draining, {self._plan.drain_seconds:g} s at most{again}"
+            )
+            self._drain()
+        elif self._phase is Phase.DRAINING:
+            self._log.event(f"{number.name} again: ending everything now")
+            self._code = ExitCode.INTERRUPTED
+            self._kill(time.monotonic_ns())
+
+    def _fail(self, code: ExitCode, reason: str) -> None:
+        """End because it cannot go on."""
+        if self._phase is Phase.SERVING:
+            self.failure = reason
+            self._code = code
+            self._log.event(reason)
+            self._drain()
+
+    def _drain(self) -> None:
+        self._phase = Phase.DRAINING
+        self._startup.close()
+        self._deadline_ns = time.monotonic_ns() + int(self._plan.drain_seconds * NS)
+        if self._broker is not None:
+            self._broker.signal(signal.SIGTERM)
+        else:
+            self._signal_workers(signal.SIGTERM)
+
+    def _time_ran_out(self, now_ns: int) -> None:
+        left = ", ".join(f"{child.name}[{child.pid}]" for child in self._children())
+        if self._phase is Phase.DRAINING:
+            self._code = ExitCode.DRAIN_TIMED_OUT
+            self._log.event(
+                f"{left}: not ended within {self._plan.drain_seconds:g} s, killed; "
+                "give them longer with --drain-seconds"
+            )
+            self._kill(now_ns)
+        else:
+            self._log.event(f"{left}: cannot be killed (in the kernel?); left behind")
+            self._phase = Phase.OVER
+
+    def _kill(self, now_ns: int) -> None:
+        self._phase = Phase.KILLING
+        self._deadline_ns = now_ns + int(KILLED_SECONDS_MAX * NS)
+        for child in self._children():
+            child.signal(signal.SIGKILL)
+
+    def _signal_workers(self, number: signal.Signals) -> None:
+        for child in self._workers.values():
+            child.signal(number)
+
+
+def _last_words(child: Child) -> str:
+    return f" ({child.output.last_line})" if child.output.last_line else ""
