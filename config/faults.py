@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from typing import Final
 
 SUGGESTION_CUTOFF: Final = 0.6
+WORD_CHARS_MAX: Final = 100
+"""Comparing words takes time that grows with the square of their length."""
 NAMES_SHOWN_MAX: Final = 20
 """A list of names in a message is cut here: a repository may hold thousands of models."""
 
@@ -38,7 +40,9 @@ class Fault:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """'did you mean "x"?' for the closest known name, or an empty string."""
     by_folded = {name.casefold(): name for name in known}
-    close = get_close_matches(word.casefold(), by_folded, n=1, cutoff=SUGGESTION_CUTOFF)
+    close = get_close_matches(
+        word[:WORD_CHARS_MAX].casefold(), by_folded, n=1, cutoff=SUGGESTION_CUTOFF
+    )
     return f'did you mean "{by_folded[close[0]]}"?' if close else ""
 
 

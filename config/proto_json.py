@@ -15,9 +15,9 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from naiad.config.faults import Fault, did_you_mean
+from naiad.config.hints.spelling import enum_hint
 from naiad.config.model import Json
 from naiad.config.proto.model_config_pb2 import ModelConfig
-from naiad.config.spelling import enum_hint
 from naiad.protocol.errors import RequestError
 
 OVERRIDE_PREFIX: Final = "Invalid config override: "
@@ -97,7 +97,7 @@ def _value(value: Any, field: _Field, where: str, faults: list[Fault]) -> Any:
 def _enum_name(number: int, enum: _Enum, where: str, faults: list[Fault]) -> str:
     known = enum.values_by_number.get(number)
     if known is None:
-        names = ", ".join(value.name for value in enum.values)
+        names = ", ".join(value.name for value in enum.values if value.name != "TYPE_INVALID")
         faults.append(Fault(where, f"{number} stands for no {enum.name}", f"write one of {names}"))
         known = enum.values[0]
     return str(known.name)
