@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from enum import IntEnum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from naiad.protocol.errors import Code, InternalError, Unavailable
 from naiad.shm.layout import ALIGNMENT_BYTES, REGION_BYTES_MAX, aligned_up, power_of_two_up
@@ -349,53 +349,55 @@ def _stale(given: Range) -> InternalError:
     )
 
 
-class Leases:
-    """Ranges lent per (session, request) until the request or the whole session is released."""
+Held = TypeVar("Held")
+
+
+class Leases(Generic[Held]):
+    """What is lent per (session, request) until the request or the whole session is released."""
 
     def __init__(self, requests_max: int = LEASED_REQUESTS_MAX) -> None:
         self.requests_max = requests_max
-        self._ranges: dict[int, dict[int, list[Range]]] = {}
+        self._held: dict[int, dict[int, list[Held]]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         """Requests that hold a lease."""
         return self._count
 
-    def add(self, session: int, request: int, lent: Range) -> None:
+    def add(self, session: int, request: int, held: Held) -> None:
         """Raises Unavailable (budget_exceeded) when clients hold too many results unreleased."""
-        requests = self._ranges.setdefault(session, {})
-        ranges = requests.get(request)
-        if ranges is not None:
-            ranges.append(lent)
+        requests = self._held.get(session)
+        if requests is not None and request in requests:
+            requests[request].append(held)
             return
         if self._count >= self.requests_max:
-            if not requests:
-                del self._ranges[session]
             raise Unavailable(
                 f"{self._count} results are leased and not released, at most {self.requests_max} "
                 "are allowed; release results (drop the arrays) before asking for more",
                 code=Code.BUDGET_EXCEEDED,
             )
-        requests[request] = [lent]
+        if requests is None:
+            requests = self._held[session] = {}
+        requests[request] = [held]
         self._count += 1
 
-    def end(self, session: int, request: int) -> list[Range]:
-        """The ranges of one request, no longer leased; empty when it holds none."""
-        requests = self._ranges.get(session)
-        ranges = requests.pop(request, None) if requests else None
-        if ranges is None or requests is None:
+    def end(self, session: int, request: int) -> list[Held]:
+        """What the request held, no longer leased; empty when it holds nothing."""
+        requests = self._held.get(session)
+        if requests is None or request not in requests:
             return []
+        ended = requests.pop(request)
         if not requests:
-            del self._ranges[session]
+            del self._held[session]
         self._count -= 1
-        return ranges
+        return ended
 
-    def end_session(self, session: int) -> list[Range]:
-        """The ranges of everything a session had leased."""
-        requests = self._ranges.pop(session, {})
+    def end_session(self, session: int) -> list[Held]:
+        """What all requests of a session held."""
+        requests = self._held.pop(session, {})
         self._count -= len(requests)
-        return [lent for ranges in requests.values() for lent in ranges]
+        return [held for ended in requests.values() for held in ended]
 
     def keys(self) -> tuple[tuple[int, int], ...]:
         """(session, request) of every lease."""
-        return tuple((session, key) for session, keys in self._ranges.items() for key in keys)
+        return tuple((session, key) for session, keys in self._held.items() for key in keys)

@@ -46,11 +46,13 @@ def free_bytes() -> int:
         found = os.statvfs(DIRECTORY)
     except OSError:
         return 0
+    if not found.f_blocks:  # a tmpfs without a limit
+        return REGION_BYTES_MAX
     return found.f_bavail * found.f_frsize
 
 
 def total_bytes() -> int:
-    """The size of /dev/shm; 0 when there is none."""
+    """The size of /dev/shm; 0 when there is none or it has no limit."""
     try:
         found = os.statvfs(DIRECTORY)
     except OSError:
@@ -101,6 +103,7 @@ class Segment:
         self._descriptor = descriptor
         self._mapped: mmap.mmap | None = mapped
         self._linked = True
+        self._pid = os.getpid()
 
     @classmethod
     def create(
@@ -148,8 +151,11 @@ class Segment:
         return self.region.size
 
     def unlink(self) -> bool:
-        """Remove the name if it still names this segment; whoever has it mapped keeps it."""
-        if not self._linked:
+        """Remove the name if it still names this segment; whoever has it mapped keeps it.
+
+        A forked child never does: the segment is its parent's.
+        """
+        if not self._linked or os.getpid() != self._pid:
             return False
         self._linked = False
         if not is_same(self.region):
@@ -161,12 +167,11 @@ class Segment:
         return True
 
     def close(self) -> bool:
-        """Unlink, unlock, unmap. False: views are still in use and the last of them unmaps."""
+        """Unlink and unmap. False: views are still in use and the last of them unmaps."""
         if self._mapped is None:
             return True
         self.unlink()
         mapped, self._mapped = self._mapped, None
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
         view, self.view = self.view, memoryview(b"")
         return _unmapped(mapped, view)

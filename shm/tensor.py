@@ -1,0 +1,100 @@
+"""Tensors as NumPy arrays over bytes that lie elsewhere: no copy, or exactly one.
+
+An array from here keeps its memory alive, and may say when the last view of it died. Never decides
+where bytes go. BYTES have no array view: their elements are parsed from a private copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from naiad.protocol.datatypes import NUMPY_NAME, tensor_bytes
+from naiad.protocol.errors import RequestError
+
+Array = NDArray[Any]
+
+_DTYPE: Final[dict[str, np.dtype[Any]]] = {
+    **{datatype: np.dtype(name).newbyteorder("<") for datatype, name in NUMPY_NAME.items()},
+    "BF16": np.dtype("<u2"),
+}
+_DATATYPE: Final[dict[str, str]] = {
+    **{name: datatype for datatype, name in NUMPY_NAME.items()},
+    "bfloat16": "BF16",
+}
+_BYTES_KINDS: Final = "OSU"
+
+
+def datatype_of(array: Array) -> str:
+    """The datatype of an array: FP32, ...; BYTES for object, S and U arrays; BF16 of ml_dtypes.
+
+    Raises RequestError for a dtype that no model has (complex, datetime, ...).
+    """
+    found = _DATATYPE.get(array.dtype.name)
+    if found is not None:
+        return found
+    if array.dtype.kind in _BYTES_KINDS:
+        return "BYTES"
+    raise RequestError(
+        f"an array of dtype {array.dtype} cannot be sent; expected one of "
+        f"{', '.join(NUMPY_NAME.values())}, or strings"
+    )
+
+
+class _Anchor(np.ndarray[Any, Any]):
+    """What every view of an array finally refers to: it dies with the last of them.
+
+    A finalizer of the array itself would run while slices of it live on. NumPy stops shortening the
+    chain of bases at an array of another class, so that the anchor stays in it.
+    """
+
+    released: Callable[[], None] | None = None
+
+    def __del__(self) -> None:
+        if self.released is not None:
+            self.released()
+
+
+def array_over(
+    buffer: memoryview | bytes,
+    datatype: str,
+    shape: tuple[int, ...],
+    *,
+    released: Callable[[], None] | None = None,
+) -> Array:
+    """An array of `shape` over packed bytes, writable if they are; BF16 gives its bits as uint16.
+
+    Args:
+        buffer: exactly the tensor's bytes, at any alignment; kept alive by the array.
+        released: called once when the array and all views of it are gone, in whatever thread that
+            happens: it must not block.
+
+    Raises:
+        RequestError: the buffer has another size than the tensor.
+    """
+    dtype = _DTYPE[datatype]
+    expected = tensor_bytes(datatype, shape)
+    size = memoryview(buffer).nbytes
+    if expected != size:
+        raise RequestError(
+            f"{datatype} {list(shape)} takes {expected} bytes, got {size} bytes of memory"
+        )
+    if released is None:
+        return np.ndarray(shape, dtype, buffer)
+    anchor = _Anchor(shape, dtype, buffer)
+    anchor.released = released
+    return anchor.view(np.ndarray)
+
+
+def copy_into(view: memoryview, array: Array) -> None:
+    """The array's elements into `view`, packed, little-endian, in row-major order: one copy.
+
+    Any memory layout of the array will do. Large copies run without the GIL.
+    Raises RequestError when the view has another size than the array.
+    """
+    if view.nbytes != array.nbytes:
+        raise RequestError(f"{array.nbytes} bytes do not fit {view.nbytes} bytes of memory")
+    np.copyto(np.ndarray(array.shape, array.dtype.newbyteorder("<"), view), array)
