@@ -1,1 +1,1 @@
-"""One process per model instance: maps tensors, runs the model, answers. Never decides scheduling."""
+"""One process per model instance: maps tensors, runs the model, answers. Never schedules."""

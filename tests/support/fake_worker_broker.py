@@ -1,0 +1,148 @@
+"""A broker as a worker sees it: a ROUTER that says what a test wants, and nothing by itself.
+
+One body for tests (in-process, step by step) and for measuring (`python -m
+support.fake_worker_broker` floods a worker with batches and prints microseconds per request).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, TypeVar
+
+import zmq
+
+from naiad.protocol import messages as m
+from naiad.protocol.codec import decode, encode
+from naiad.protocol.endpoints import Endpoints
+
+PATIENCE_S = 20.0
+
+IDENTITY_CONFIG: dict[str, Any] = {
+    "name": "echo",
+    "backend": "identity",
+    "max_batch_size": 64,
+    "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [16]}],
+    "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [16]}],
+}
+
+Message = TypeVar("Message")
+
+
+@dataclass
+class Heard:
+    """A message of a worker with its payload frames."""
+
+    message: Any
+    payload: list[bytes]
+
+
+@dataclass
+class FakeWorkerBroker:
+    """Speaks with one worker at a time: the one that said hello last."""
+
+    run_dir: str
+    incarnation: int = field(default_factory=lambda: random.getrandbits(63))
+    worker: bytes = b""
+
+    def __post_init__(self) -> None:
+        os.makedirs(self.run_dir, exist_ok=True)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self.context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.set_hwm(0)
+        self.socket.bind(Endpoints(self.run_dir).workers)
+        self.batch = 0
+
+    def close(self) -> None:
+        self.socket.close(0)
+        self.context.term()
+
+    def __enter__(self) -> FakeWorkerBroker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, message: m.Message, payload: Sequence[bytes] = ()) -> None:
+        self.socket.send_multipart([self.worker, encode(message), *payload])
+
+    def hear(self, timeout_s: float = PATIENCE_S) -> Heard | None:
+        """The next message of any worker, None when there is none in time."""
+        if not self.socket.poll(int(timeout_s * 1e3)):
+            return None
+        sender, header, *payload = self.socket.recv_multipart()
+        message = decode(header, [len(frame) for frame in payload])
+        if isinstance(message, m.SlotHello):
+            self.worker = sender
+        return Heard(message, payload)
+
+    def expect(
+        self, kind: type[Message], timeout_s: float = PATIENCE_S
+    ) -> tuple[Message, list[bytes]]:
+        """The next message, which must be of this kind."""
+        heard = self.hear(timeout_s)
+        assert heard is not None, f"no {kind.__name__} within {timeout_s} s"
+        assert isinstance(heard.message, kind), f"expected {kind.__name__}, got {heard.message}"
+        return heard.message, heard.payload
+
+    def welcome(self, *, keep: bool = True) -> m.SlotHello:
+        """Wait for a hello and answer it."""
+        hello, _ = self.expect(m.SlotHello)
+        self.send(m.SlotWelcome(self.incarnation, "fake", keep))
+        return hello
+
+    def load(self, config: dict[str, Any] | None = None, directory: str = "/nowhere") -> Heard:
+        """Send LOAD and wait for LOADED, whatever it says."""
+        config = IDENTITY_CONFIG if config is None else config
+        name = config["name"]
+        load = m.Load(7, name, 1, f"{name}_0", directory, "KIND_CPU", 0, 0)
+        self.send(load, [json.dumps(config).encode()])
+        message, payload = self.expect(m.Loaded)
+        return Heard(message, payload)
+
+    def send_batch(
+        self,
+        requests: Sequence[m.BatchRequest],
+        payload: Sequence[bytes] = (),
+        *,
+        acknowledged: int = 0,
+        regions: Sequence[m.Region] = (),
+    ) -> int:
+        self.batch += 1
+        batch = m.Batch(self.batch, acknowledged, tuple(requests), tuple(regions))
+        self.send(batch, payload)
+        return self.batch
+
+
+def fp32_request(
+    ident: int, frame: int = 0, offset: int = 0, items: int = 16, **fields: Any
+) -> m.BatchRequest:
+    """A request of `INPUT0` FP32 [1, items] in a payload frame."""
+    tensor = m.Tensor("INPUT0", "FP32", (1, items), m.Place.INLINE, frame, offset, 4 * items)
+    values = {"session": 1, "label": f"r{ident}", "inputs": (tensor,), "outputs": (), **fields}
+    return m.BatchRequest(id=ident, **values)
+
+
+def flood(run_dir: str, batches: int, size: int) -> float:
+    """CPU-independent: seconds that `batches` batches of `size` take, two in flight."""
+    with FakeWorkerBroker(run_dir) as broker:
+        broker.welcome()
+        assert broker.load().message.error is None
+        payload = [os.urandom(64 * size)]
+        requests = [fp32_request(index, offset=64 * index, label="") for index in range(size)]
+        started = monotonic()
+        sent = 0
+        while sent < min(2, batches):
+            broker.send_batch(requests, payload)
+            sent += 1
+        for done in range(batches):
+            broker.expect(m.Results)
+            if sent < batches:
+                broker.send_batch(requests, payload, acknowledged=done + 1)
+                sent += 1
+        return monotonic() - started

@@ -1,0 +1,101 @@
+"""`python -m naiad.worker`: one slot, for one model instance of one broker."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from naiad.protocol.endpoints import Endpoints
+from naiad.worker.backends.registry import find_backend, importable_backends
+from naiad.worker.exit_codes import ExitCode
+from naiad.worker.log import Log
+from naiad.worker.loop import Slot, WorkerLoop
+from naiad.worker.process import RunDirFault, SlotProcess
+from naiad.worker.stop_signal import TERM_GRACE_S, StopSignal
+from naiad.worker.transport import Transport
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one worker to its end. Never returns: the process exits."""
+    options = _parser().parse_args(arguments)
+    log = Log(options.slot)
+    stop = StopSignal(log, grace_s=options.grace, ignore_int=options.die_with_parent)
+    stop.start()
+    endpoints = Endpoints(options.run_dir)
+    process = SlotProcess(endpoints, options.slot, log, stop)
+    try:
+        process.start(die_with_parent=options.die_with_parent)
+    except RunDirFault as fault:
+        log.line(str(fault))
+        sys.exit(ExitCode.RUN_DIR)
+    _preload(options.preload, log)
+    transport = Transport(endpoints.workers, stop.wake_descriptor)
+    slot = Slot(options.slot, options.device, importable_backends())
+    loop = WorkerLoop(slot, transport, process.page, log, stop, process.is_orphaned)
+    try:
+        # The end, in order: 1. the batches that are there; 2. their results, flushed to the
+        # broker; 3. the model; 4. the process, without anybody's atexit.
+        code = loop.run()
+        transport.close()
+        loop.unload()
+    except BaseException as fault:
+        log.failure(f"a fault of the worker itself: {fault}", fault)
+        code = ExitCode.FAULT
+    process.exit(code)
+
+
+def _preload(backends: Sequence[str], log: Log) -> None:
+    """Import what the next model will need, so that a spare slot takes over at once."""
+    for name in backends:
+        try:
+            find_backend(name)
+        except Exception as fault:
+            log.line(f"cannot preload backend {name!r}: {fault}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="naiad worker",
+        description="One worker process: an empty slot that its broker gives a model instance to.",
+        epilog="example: naiad worker --run-dir /run/naiad --slot cpu-0 --device cpu",
+    )
+    parser.add_argument(
+        "--run-dir", required=True, metavar="DIR", help="the broker's run directory"
+    )
+    parser.add_argument("--slot", required=True, type=_slot_name, metavar="NAME")
+    parser.add_argument("--device", default="cpu", type=_device, metavar="cpu|gpu:UUID")
+    parser.add_argument("--preload", default=(), type=_names, metavar="BACKEND,...")
+    parser.add_argument(
+        "--die-with-parent",
+        action="store_true",
+        help="SIGKILL when the starting process dies, and no reaction to Ctrl-C",
+    )
+    parser.add_argument(
+        "--grace", type=float, default=TERM_GRACE_S, metavar="SECONDS", help="time to drain on TERM"
+    )
+    return parser
+
+
+def _slot_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}", text):
+        raise argparse.ArgumentTypeError(
+            f"expected 1 to 64 letters, digits, or any of _ . : - , got {text!r}"
+        )
+    return text
+
+
+def _device(text: str) -> str:
+    if text != "cpu" and not re.fullmatch(r"gpu:.{1,64}", text):
+        raise argparse.ArgumentTypeError(f"expected cpu or gpu:<uuid>, got {text!r}")
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+if __name__ == "__main__":
+    main()

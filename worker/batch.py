@@ -1,0 +1,263 @@
+"""Between the wire and the model: requests of a batch to ModelRequests, responses to results.
+
+Owns no memory: views point into payload frames and mapped regions and live as long as the batch.
+Knows no socket. The hot path (small inline tensors) makes no array and copies bytes once, into the
+one payload frame that all small outputs of the batch share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from naiad.config.model import ModelConfig
+from naiad.protocol.datatypes import element_count
+from naiad.protocol.errors import Code, ModelError, RequestError
+from naiad.protocol.messages import (
+    INLINE_BYTES_MAX,
+    BatchRequest,
+    BatchResult,
+    OutputRequest,
+    Place,
+    Tensor,
+)
+from naiad.worker.backends.base import ModelRequest, ModelResponse, OutputTensor
+from naiad.worker.outputs import OutputRules
+from naiad.worker.shapes import InputReshapes, Shape
+from naiad.worker.tensors import Input, bytes_offsets, pack_array
+
+INLINE_OUTPUT_BYTES_MAX: Final = 16 * 1024
+"""Larger outputs whose place is the server's choice are leased from the worker's arena."""
+
+_REGION: Final = int(Place.REGION)
+_LEASE: Final = int(Place.LEASE)
+_new_tuple: Final = tuple.__new__
+_NO_PLACES: Final[dict[str, OutputRequest]] = {}
+
+Buffer = memoryview | bytes
+
+
+class Regions(Protocol):
+    """The mapped client regions of one broker (worker.regions)."""
+
+    def readable(self, region: int, offset: int, size: int) -> memoryview: ...
+
+    def writable(self, region: int, offset: int, size: int) -> memoryview: ...
+
+    def copy(self, region: int, offset: int, size: int) -> memoryview: ...
+
+
+class Lender(Protocol):
+    """The worker's output arena (worker.lending)."""
+
+    def lend(self, request: BatchRequest, content: Buffer) -> tuple[int, int] | None:
+        """(region id, offset) of a copy of the bytes, leased; None when there is no room."""
+        ...
+
+
+class ReceivedBatch(NamedTuple):
+    """A batch with the memory it refers to. `frames` are the payload frames."""
+
+    id: int
+    requests: tuple[BatchRequest, ...]
+    frames: list[memoryview]
+    regions: Regions
+
+
+class RequestReader:
+    """BatchRequest → ModelRequest, for one model."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        rules: OutputRules,
+        is_cancelled: Callable[[tuple[int, int]], bool],
+    ) -> None:
+        self._wanted = rules.wanted
+        self._reshapes = InputReshapes(config)
+        self._shape_tensors = frozenset(t.name for t in config.inputs if t.is_shape_tensor)
+        self._is_cancelled = is_cancelled
+
+    def read(self, request: BatchRequest, batch: ReceivedBatch) -> ModelRequest:
+        """Raises RequestError when the bytes of an input cannot be had or are malformed."""
+        (session, ident, label, tensors, outputs, remaining_us, priority, sequence, _,
+         parameters) = request  # fmt: skip
+        frames = batch.frames
+        shape_tensors = self._shape_tensors
+        inputs: dict[str, Any] = {}
+        for name, datatype, shape, place, region, offset, size in tensors:
+            is_parsed = datatype == "BYTES" or name in shape_tensors
+            if place == 0:
+                buffer = frames[region][offset : offset + size]
+            elif is_parsed:
+                buffer = batch.regions.copy(region, offset, size)
+            else:
+                buffer = batch.regions.readable(region, offset, size)
+            if is_parsed and datatype == "BYTES":
+                _check_bytes_input(name, shape, buffer)
+            if self._reshapes:
+                shape = self._reshapes.model_shape(name, shape)
+            inputs[name] = Input(name, datatype, shape, buffer)
+        places = _places(outputs, batch.regions) if outputs else {}
+        start = end = False
+        sequence_id: int | str = 0
+        if sequence is not None:
+            sequence_id, start, end = sequence
+        return ModelRequest(
+            label,
+            inputs,
+            self._wanted(outputs),
+            places,
+            parameters,
+            priority,
+            remaining_us,
+            sequence_id,
+            start,
+            end,
+            partial(self._is_cancelled, (session, ident)),
+        )
+
+
+def _check_bytes_input(name: str, shape: Shape, private: memoryview) -> None:
+    try:
+        bytes_offsets(private, element_count(shape))
+    except RequestError as fault:
+        raise RequestError(f"input {name!r}: {fault.message}") from fault
+
+
+def _places(outputs: tuple[OutputRequest, ...], regions: Regions) -> dict[str, Any]:
+    """Writable uint8 arrays for the outputs that the client wants in its own memory."""
+    places: dict[str, Any] = {}
+    for name, place, region, offset, size in outputs:
+        if place == _REGION:
+            import numpy as np
+
+            places[name] = np.frombuffer(regions.writable(region, offset, size), dtype=np.uint8)
+    return places
+
+
+class ResultWriter:
+    """Responses → BatchResults and the payload frames of one RESULTS message."""
+
+    def __init__(self, rules: OutputRules, batch: ReceivedBatch, lender: Lender | None) -> None:
+        self._rules = rules
+        self._batch = batch
+        self._lender = lender
+        self._frames: list[Buffer] = []
+        self._packed: list[Buffer] = []
+        self._packed_bytes = 0
+        self._packed_frame = -1
+        self._inline_bytes = 0
+
+    def frames(self) -> list[Buffer]:
+        """The payload frames, once everything is written."""
+        if self._packed:
+            self._frames[self._packed_frame] = b"".join(self._packed)
+        return self._frames
+
+    def write(
+        self, request: BatchRequest, wanted: tuple[str, ...], response: ModelResponse
+    ) -> BatchResult:
+        """One request's result.
+
+        Raises ModelError when the response does not fit the config, RequestError when an output
+        does not fit where the client wants it.
+        """
+        rules = self._rules
+        asked = request.outputs
+        places = {o.name: o for o in asked if o.place == _REGION} if asked else _NO_PLACES
+        inputs = request.inputs
+        batch_size = inputs[0].shape[0] if inputs and inputs[0].shape else 0
+        tensors = []
+        for output in rules.select(response, wanted):
+            shape, expected = rules.check(output, batch_size)
+            content = self._content(output)
+            size = content.nbytes if type(content) is memoryview else len(content)
+            if size != expected:
+                if expected is not None:
+                    raise rules.wrong_size(output, expected, size)
+                _check_bytes_output(rules, output, shape, content)
+            name = output.name
+            if places and name in places:
+                place, region, offset = self._put(places[name], content, size)
+            elif size <= INLINE_OUTPUT_BYTES_MAX:
+                place, region, offset = 0, self._pack(content, size), self._packed_bytes - size
+            else:
+                place, region, offset = self._place_large(request, name, content, size)
+            tensors.append(
+                _new_tuple(Tensor, (name, output.datatype, shape, place, region, offset, size))
+            )
+        parameters = rules.parameters(response.parameters) if response.parameters else {}
+        return _new_tuple(BatchResult, (None, tuple(tensors), 0, True, parameters))
+
+    def _content(self, output: OutputTensor) -> Buffer:
+        if output.buffer is not None:
+            return output.buffer
+        array = output.array
+        if array is None:
+            raise self._rules.not_packable(output, TypeError("neither array nor buffer is set"))
+        if tuple(array.shape) != tuple(output.shape):
+            raise self._rules.not_packable(
+                output, ValueError(f"shape {list(output.shape)}, but its array has {array.shape}")
+            )
+        try:
+            return pack_array(output.datatype, array)
+        except (TypeError, ValueError) as fault:
+            raise self._rules.not_packable(output, fault) from fault
+
+    def _pack(self, content: Buffer, size: int) -> int:
+        """Append to the shared frame of small outputs; its index."""
+        if self._packed_frame < 0:
+            self._packed_frame = len(self._frames)
+            self._frames.append(b"")
+        self._packed.append(content)
+        self._packed_bytes += size
+        return self._packed_frame
+
+    def _place_large(
+        self, request: BatchRequest, name: str, content: Buffer, size: int
+    ) -> tuple[int, int, int]:
+        """Into the worker's arena, else into a frame of its own."""
+        lent = None if self._lender is None else self._lender.lend(request, content)
+        if lent is not None:
+            return _LEASE, *lent
+        if self._inline_bytes + size > INLINE_BYTES_MAX:
+            raise ModelError(
+                f"output {name!r} of {size} bytes: expected at most {INLINE_BYTES_MAX} bytes of "
+                "inline outputs in a batch, and there was no room in shared memory; enlarge "
+                "/dev/shm or make batches smaller",
+                code=Code.UNAVAILABLE,
+                retryable=True,
+            )
+        self._inline_bytes += size
+        self._frames.append(bytes(content))
+        return 0, len(self._frames) - 1, 0
+
+    def _put(self, wanted: OutputRequest, content: Buffer, size: int) -> tuple[int, int, int]:
+        """Into the client's own memory, unless the backend wrote it there already."""
+        if size > wanted.size:
+            raise RequestError(
+                f"shared memory size specified with the request for output '{wanted.name}' "
+                f"({wanted.size} bytes) should be at least {size} bytes to hold the results"
+            )
+        target = self._batch.regions.writable(wanted.region, wanted.offset, wanted.size)[:size]
+        if size and _address(target) != _address(content):
+            target[:] = memoryview(content).cast("B")
+        return _REGION, wanted.region, wanted.offset
+
+
+def _check_bytes_output(
+    rules: OutputRules, output: OutputTensor, shape: Shape, content: Buffer
+) -> None:
+    try:
+        bytes_offsets(content, element_count(shape))
+    except RequestError as fault:
+        raise rules.not_packable(output, fault) from fault
+
+
+def _address(buffer: Buffer) -> int:
+    import numpy as np
+
+    address: int = np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0]
+    return address

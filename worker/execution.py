@@ -1,0 +1,157 @@
+"""Running one batch on the loaded model: read, execute (again by halves if it fails), write.
+
+The one place around a user's model where everything is caught. Owns the model's backend object and
+what is compiled from its config; knows no socket.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from time import monotonic_ns
+from typing import Final, NamedTuple
+
+from naiad.config.model import ModelConfig
+from naiad.protocol.errors import Code, InternalError, ModelError, NaiadError, RequestError
+from naiad.protocol.messages import BatchRequest, BatchResult, Durations
+from naiad.shm.page import SlotPage
+from naiad.worker.backends.base import Backend, ModelInstance, ModelRequest, ModelResponse
+from naiad.worker.batch import Buffer, Lender, ReceivedBatch, RequestReader, ResultWriter
+from naiad.worker.log import Log
+from naiad.worker.outputs import OutputRules
+
+ERROR_CHARS_MAX: Final = 128 * 1024
+"""Of all error texts of one RESULTS message together, whose header is bounded."""
+_CANCELLED: Final = RequestError("cancelled before it was executed", code=Code.CANCELLED).wire()
+
+Key = tuple[int, int]
+Response = ModelResponse | NaiadError
+
+
+class ExecutedBatch(NamedTuple):
+    results: tuple[BatchResult, ...]
+    durations: Durations
+    splits: int
+    frames: list[Buffer]
+
+
+class Execution:
+    """One loaded model instance, ready to run batches one after the other."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        instance: ModelInstance,
+        config: ModelConfig,
+        *,
+        page: SlotPage,
+        log: Log,
+        is_cancelled: Callable[[Key], bool],
+        lender: Lender | None,
+    ) -> None:
+        self.backend = backend
+        self.config = config
+        self._directory = instance.directory
+        self._page = page
+        self._log = log
+        self._lender = lender
+        self._rules = OutputRules(config)
+        self._reader = RequestReader(config, self._rules, is_cancelled)
+        self._splits_allowed = config.naiad.split_failed_batches
+        self._splits = 0
+
+    def run(self, batch: ReceivedBatch, abandoned: set[Key]) -> ExecutedBatch:
+        """Execute a batch; requests in `abandoned` are answered as cancelled without being run."""
+        started_ns = monotonic_ns()
+        self._page.begin(batch.id, started_ns)
+        self._splits = 0
+        results: list[BatchResult | None] = [None] * len(batch.requests)
+        requests = self._read(batch, abandoned, results)
+        read_ns = monotonic_ns()
+        responses = self._execute(requests) if requests else ()
+        executed_ns = monotonic_ns()
+        writer = ResultWriter(self._rules, batch, self._lender)
+        pending = iter(zip(requests, responses, strict=True))
+        for index, result in enumerate(results):
+            if result is None:
+                results[index] = self._write(writer, batch.requests[index], *next(pending))
+        frames = writer.frames()
+        self._page.end()
+        durations = Durations(
+            read_ns - started_ns, executed_ns - read_ns, monotonic_ns() - executed_ns
+        )
+        return ExecutedBatch(_bounded(results), durations, self._splits, frames)
+
+    def _read(
+        self, batch: ReceivedBatch, abandoned: set[Key], results: list[BatchResult | None]
+    ) -> list[ModelRequest]:
+        """The requests to run; the others have their result already."""
+        requests = []
+        read = self._reader.read
+        for index, request in enumerate(batch.requests):
+            if abandoned and (request.session, request.id) in abandoned:
+                results[index] = BatchResult(_CANCELLED, ())
+                continue
+            try:
+                requests.append(read(request, batch))
+            except NaiadError as fault:
+                results[index] = BatchResult(fault.wire(), ())
+        return requests
+
+    def _execute(self, requests: Sequence[ModelRequest]) -> Sequence[Response]:
+        """Responses in order; a failing batch is halved until the guilty request is alone."""
+        try:
+            responses = self.backend.execute(requests)
+            if len(responses) != len(requests):
+                raise self._rules.wrong_count(len(requests), len(responses))
+        except BaseException as fault:
+            if len(requests) > 1 and self._splits_allowed:
+                self._splits += 2
+                middle = len(requests) // 2
+                return [*self._execute(requests[:middle]), *self._execute(requests[middle:])]
+            error = self._model_error(fault)
+            labels = ", ".join(request.label or "-" for request in requests[:8])
+            self._log.failure(f"request {labels}: {error.message}", fault)
+            return [error] * len(requests)
+        return responses
+
+    def _write(
+        self, writer: ResultWriter, request: BatchRequest, read: ModelRequest, response: Response
+    ) -> BatchResult:
+        try:
+            if isinstance(response, ModelResponse):
+                return writer.write(request, read.requested_outputs, response)
+            if isinstance(response, NaiadError):
+                return BatchResult(response.wire(), ())
+            raise self._rules.not_a_response(response)
+        except NaiadError as fault:
+            return BatchResult(fault.wire(), ())
+        except Exception as fault:  # what a model put into its response did not act like a tensor
+            error = InternalError(f"writing the outputs failed: {type(fault).__name__}: {fault}")
+            self._log.failure(f"request {request.label or '-'}: {error.message}", fault)
+            return BatchResult(error.wire(), ())
+
+    def _model_error(self, fault: BaseException) -> NaiadError:
+        """What the client is told: type, text and the line of the model's own code."""
+        if isinstance(fault, NaiadError):
+            return fault
+        text = f"{type(fault).__name__}: {fault}"
+        for frame in reversed(traceback.extract_tb(fault.__traceback__)):
+            if frame.filename.startswith(self._directory + "/"):
+                return ModelError(f"{text} ({frame.filename.rpartition('/')[2]}:{frame.lineno})")
+        return ModelError(text)
+
+
+def _bounded(results: Sequence[BatchResult | None]) -> tuple[BatchResult, ...]:
+    """The results, their error texts cut so that together they fit into a header."""
+    complete = tuple([result for result in results if result is not None])
+    assert len(complete) == len(results)
+    if sum(len(r.error[1]) for r in complete if r.error is not None) <= ERROR_CHARS_MAX:
+        return complete
+    limit = ERROR_CHARS_MAX // len(complete)
+    return tuple(
+        result
+        if result.error is None
+        else result._replace(error=(result.error[0], result.error[1][:limit], result.error[2]))
+        for result in complete
+    )

@@ -1,0 +1,72 @@
+"""From a LOAD message to an instance that is loaded and warm, or to the reason why it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from typing import Final, NamedTuple
+
+from naiad.config.model import ModelConfig
+from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
+from naiad.protocol.messages import Load
+from naiad.worker.backends.base import Backend, ModelInstance
+from naiad.worker.backends.registry import find_backend
+
+THREAD_VARIABLES: Final = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+"""Read by engines when they are imported; a slot is empty until LOAD, so it is not too late."""
+TRACEBACK_BYTES_MAX: Final = 256 * 1024
+
+
+class LoadedModel(NamedTuple):
+    backend: Backend
+    instance: ModelInstance
+    config: ModelConfig
+
+
+def load_model(load: Load, config_json: bytes | memoryview) -> LoadedModel:
+    """Import the backend, load and warm up. Raises whatever goes wrong on the way."""
+    config = ModelConfig.from_json(json.loads(bytes(config_json)))
+    instance = ModelInstance(
+        name=load.model,
+        version=load.version,
+        instance_name=load.instance_name,
+        directory=load.directory,
+        kind=load.kind,
+        device_id=load.device_id,
+        threads=load.threads,
+        config=config,
+    )
+    if load.threads > 0:
+        for variable in THREAD_VARIABLES:
+            os.environ[variable] = str(load.threads)
+    backend = find_backend(config.backend)()
+    completed = backend.load(instance)
+    backend.warm_up()
+    return LoadedModel(backend, instance, completed)
+
+
+def load_error(load: Load, fault: BaseException) -> NaiadError:
+    """What the operator is told in one sentence."""
+    what = f"model {load.model!r} version {load.version} did not load"
+    if isinstance(fault, ModelError | RequestError):
+        return ModelError(f"{what}: {fault.message}", code=Code.LOAD_FAILED)
+    text = f"{type(fault).__name__}: {fault}"
+    for frame in reversed(traceback.extract_tb(fault.__traceback__)):
+        if frame.filename.startswith(load.directory + "/"):
+            place = frame.filename.removeprefix(load.directory + "/")
+            text += f" ({place}:{frame.lineno})"
+            break
+    return ModelError(f"{what}: {text}", code=Code.LOAD_FAILED)
+
+
+def traceback_bytes(fault: BaseException) -> bytes:
+    """The traceback as the payload of LOADED, its end kept when it is too long."""
+    return "".join(traceback.format_exception(fault)).encode(errors="replace")[
+        -TRACEBACK_BYTES_MAX:
+    ]

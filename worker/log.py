@@ -1,0 +1,66 @@
+"""The worker's log: one line each on stderr, prefixed, never blocking, never unbounded.
+
+A supervisor that does not read its pipe must not stop a model: a line that cannot be written at
+once is dropped and counted. A model that fails at every request must not fill a disk: tracebacks
+are limited per second, and what was left out is said.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+import traceback
+from typing import Final
+
+LINE_BYTES_MAX: Final = 4096
+"""PIPE_BUF: a pipe that polls as writable takes this much without blocking, and in one piece."""
+TRACEBACKS_PER_SECOND_MAX: Final = 10
+TRACEBACK_LINES_MAX: Final = 60
+_STDERR: Final = 2
+
+
+class Log:
+    """Writes `naiad-worker[name] text` lines; `name` changes when the slot gets an instance."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dropped_lines = 0
+        self._poll = select.poll()
+        self._poll.register(_STDERR, select.POLLOUT)
+        self._window = 0
+        self._tracebacks = 0
+        self._hidden = 0
+
+    def line(self, text: str) -> None:
+        """Write one line (line breaks in the text are shown as a bar)."""
+        if self.dropped_lines and self._write(f"{self.dropped_lines} lines lost before this one"):
+            self.dropped_lines = 0
+        if not self._write(text.replace("\n", " | ")):
+            self.dropped_lines += 1
+
+    def failure(self, text: str, fault: BaseException) -> None:
+        """A line and the traceback below it, as long as there are not too many of them."""
+        second = int(time.monotonic())
+        if second != self._window:
+            if self._hidden:
+                self.line(f"{self._hidden} more failures like the ones above are not shown")
+            self._window, self._tracebacks, self._hidden = second, 0, 0
+        if self._tracebacks >= TRACEBACKS_PER_SECOND_MAX:
+            self._hidden += 1
+            return
+        self._tracebacks += 1
+        self.line(text)
+        lines = "".join(traceback.format_exception(fault)).splitlines()
+        for line in lines[-TRACEBACK_LINES_MAX:]:
+            self.line(f"  {line}")
+
+    def _write(self, text: str) -> bool:
+        if not self._poll.poll(0):
+            return False
+        line = f"naiad-worker[{self.name}] {text}".encode(errors="replace")
+        try:
+            os.write(_STDERR, line[: LINE_BYTES_MAX - 1] + b"\n")
+        except OSError:
+            return False
+        return True

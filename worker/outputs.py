@@ -1,0 +1,135 @@
+"""What a model may return: its outputs checked against its config, one request at a time. Pure.
+
+Triton prunes or passes on what does not fit; here it is an error that names the output and both
+values, because a silently wrong tensor is found much later and elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from naiad.config.model import ModelConfig, TensorConfig
+from naiad.protocol.datatypes import ITEM_BYTES, tensor_bytes
+from naiad.protocol.errors import Code, ModelError
+from naiad.protocol.messages import PARAMETERS_MAX, OutputRequest, Parameters
+from naiad.worker.backends.base import ModelResponse, OutputTensor
+from naiad.worker.shapes import Shape, fits, reshaped
+
+CACHED_SHAPES_MAX: Final = 1024
+
+
+class OutputRules:
+    """The outputs of one model; `check` is on the hot path, so what it allowed once is kept."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.model = config.name
+        self.names = tuple(tensor.name for tensor in config.outputs)
+        self._tensors: dict[str, TensorConfig] = {tensor.name: tensor for tensor in config.outputs}
+        self._batched = config.max_batch_size > 0
+        self._allowed: dict[tuple[str, str, Shape, int], tuple[Shape, int | None]] = {}
+
+    def wanted(self, requested: tuple[OutputRequest, ...]) -> tuple[str, ...]:
+        """Names of the outputs to return, in the model's order; none requested means all."""
+        if not requested:
+            return self.names
+        asked = {output.name for output in requested}
+        return tuple([name for name in self.names if name in asked])
+
+    def select(self, response: ModelResponse, wanted: tuple[str, ...]) -> list[OutputTensor]:
+        """The wanted outputs in order.
+
+        Raises ModelError for one that is missing, given twice or not in the config.
+        """
+        outputs = response.outputs
+        by_name = {output.name: output for output in outputs}
+        if len(by_name) != len(outputs):
+            names = [output.name for output in outputs]
+            raise self._invalid(f"expected each output once, got {names}")
+        try:
+            found = [by_name[name] for name in wanted]
+        except KeyError as missing:
+            raise self._invalid(
+                f"expected output {missing.args[0]!r}, got only {sorted(by_name)}"
+            ) from None
+        if len(by_name) != len(found):
+            for name in by_name:
+                if name not in self._tensors:
+                    raise self._invalid(
+                        f"output {name!r} is not in the configuration, which has "
+                        f"{', '.join(self.names)}"
+                    )
+        return found
+
+    def check(self, output: OutputTensor, batch_size: int) -> tuple[Shape, int | None]:
+        """The shape to answer with, and the size in bytes (None for BYTES).
+
+        `batch_size` is the request's first dimension, not looked at when the model does not batch.
+        Raises ModelError when datatype or shape is not what the config says.
+        """
+        try:
+            key = (output.name, output.datatype, output.shape, batch_size)
+            known = self._allowed.get(key)
+        except TypeError:  # a list as shape
+            known = None
+        if known is not None:
+            return known
+        if len(self._allowed) >= CACHED_SHAPES_MAX:
+            self._allowed.clear()
+        shape = _integers(output.shape)
+        allowed = self._checked(output, shape, batch_size)
+        self._allowed[(output.name, output.datatype, shape, batch_size)] = allowed
+        return allowed
+
+    def _checked(
+        self, output: OutputTensor, shape: Shape, batch_size: int
+    ) -> tuple[Shape, int | None]:
+        tensor = self._tensors[output.name]
+        datatype = tensor.data_type or output.datatype
+        lead: Shape = (batch_size,) if self._batched else ()
+        dims = lead + tensor.model_dims
+        if output.datatype != datatype or datatype not in ITEM_BYTES or not fits(shape, dims):
+            raise self._invalid(
+                f"output {output.name!r}: expected {datatype} {list(dims)}, "
+                f"got {output.datatype} {list(shape)}"
+            )
+        answered = lead + reshaped(shape[len(lead) :], tensor.model_dims, tensor.dims)
+        return answered, tensor_bytes(datatype, shape)
+
+    def wrong_size(self, output: OutputTensor, expected: int, got: int) -> ModelError:
+        return self._invalid(
+            f"output {output.name!r}: expected {expected} bytes for {output.datatype} "
+            f"{list(output.shape)}, got {got}"
+        )
+
+    def not_packable(self, output: OutputTensor, fault: Exception) -> ModelError:
+        return self._invalid(f"output {output.name!r} of datatype {output.datatype}: {fault}")
+
+    def wrong_count(self, expected: int, got: int) -> ModelError:
+        return self._invalid(f"expected {expected} responses, one for each request, got {got}")
+
+    def not_a_response(self, got: object) -> ModelError:
+        return self._invalid(f"expected a response, got {type(got).__name__}")
+
+    def parameters(self, given: Mapping[Any, Any]) -> Parameters:
+        """The parameters of a response. Raises ModelError for what no message can carry."""
+        checked: Parameters = {}
+        for key, value in given.items():
+            if not isinstance(key, str) or not isinstance(value, str | bool | int | float):
+                raise self._invalid(
+                    f"response parameter {key!r}: expected a string, integer, float or boolean, "
+                    f"got {type(value).__name__}"
+                )
+            checked[key] = value
+        if len(checked) > PARAMETERS_MAX:
+            raise self._invalid(
+                f"expected at most {PARAMETERS_MAX} response parameters, got {len(checked)}"
+            )
+        return checked
+
+    def _invalid(self, text: str) -> ModelError:
+        return ModelError(f"model {self.model!r}: {text}", code=Code.MODEL_OUTPUT_INVALID)
+
+
+def _integers(shape: Shape) -> Shape:
+    return tuple([int(size) for size in shape])
