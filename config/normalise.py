@@ -21,6 +21,7 @@ from naiad.config.backends import (
 )
 from naiad.config.faults import Fault, did_you_mean, listed
 from naiad.config.model import Json
+from naiad.config.names import printable
 
 SEQUENCE_IDLE_US: Final = 1_000_000
 ONNXRUNTIME_CPU_COUNT: Final = 2
@@ -49,7 +50,8 @@ def complete(json: Json, *, directory_name: str, files: Collection[str]) -> Comp
         faults.append(
             Fault(
                 "name",
-                f"unexpected directory name '{directory_name}' for model '{config['name']}', "
+                f"unexpected directory name {printable(directory_name)} for model "
+                f"{printable(config['name'])}, "
                 "directory name must equal model name",
                 "rename one of them, or leave `name` out",
             )
@@ -100,13 +102,14 @@ def _backend(
 
 def _no_backend(config: Json, files: Collection[str]) -> Fault:
     looked_for = ", ".join(filename for filename, _ in WELL_KNOWN_FILES)
+    found = listed([printable(name) for name in sorted(files)])
     remedy = 'write backend: "onnxruntime" (or "python", ...)'
     if "ensemble_scheduling" in config:
         remedy = 'ensemble_scheduling is set, so write platform: "ensemble"'
     return Fault(
         "backend",
         "neither platform nor backend is set, and none of the well-known model files is in the "
-        f"version directory (looked for {looked_for}; found {listed(sorted(files))})",
+        f"version directory (looked for {looked_for}; found {found})",
         remedy,
     )
 

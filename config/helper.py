@@ -1,0 +1,132 @@
+"""The repository helper: `python -m naiad.config.helper`, a child of the broker.
+
+It scans, hashes and parses so that the broker never waits for a disk and never loads protobuf.
+Requests come on stdin, replies leave on stdout (frames.py), in order; it ends when stdin closes.
+
+    {"id": 1, "op": "scan", "repositories": [...], "names": [...] | None, "gpu_count": 0}
+    {"id": 2, "op": "parse", "directory": "...", "gpu_count": 0}
+    {"id": 3, "op": "override", "name": "...", "directory": "...", "config_json": "{...}"}
+
+A reply is {"id", "result"} with a Scan's or a ScannedModel's JSON, or {"id", "error"} with the wire
+form of an error. What is wrong in a repository is part of the result, never an error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from naiad.config.frames import FRAME_BYTES_MAX, FrameReader, pack_frame
+from naiad.config.model import Json
+from naiad.config.model_directory import read_model
+from naiad.config.repository import scan
+from naiad.protocol.errors import InternalError, NaiadError, ProtocolError, RequestError
+
+READ_BYTES: Final = 2**16
+EXIT_OK: Final = 0
+EXIT_BROKEN_STREAM: Final = 1
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def answer(request: Mapping[str, Any]) -> Json:
+    """The reply to one request. Never raises: a fault of our own is an error in the reply."""
+    reply: Json = {"id": request.get("id")}
+    try:
+        operation = _OPERATIONS.get(request.get("op", ""))
+        if operation is None:
+            known = ", ".join(_OPERATIONS)
+            raise ProtocolError(f"unknown op {request.get('op')!r}; known are {known}")
+        reply["result"] = operation(request)
+    except NaiadError as error:
+        reply["error"] = error.wire()
+    except Exception as error:  # one bad directory must not end the service for all others
+        traceback.print_exc(file=sys.stderr)
+        reply["error"] = InternalError(f"{type(error).__name__}: {error}").wire()
+    return reply
+
+
+def serve(read_fd: int, write_fd: int) -> int:
+    """Answer requests until the other end closes; the exit code."""
+    reader = FrameReader()
+    while data := os.read(read_fd, READ_BYTES):
+        try:
+            requests = reader.feed(data)
+        except ProtocolError as error:
+            print(f"repository helper: {error}", file=sys.stderr)
+            return EXIT_BROKEN_STREAM
+        for request in requests:
+            _write(write_fd, _frame(answer(request)))
+    return EXIT_OK if reader.is_empty else EXIT_BROKEN_STREAM
+
+
+def _frame(reply: Json) -> bytes:
+    try:
+        return pack_frame(reply)
+    except (ProtocolError, ValueError, OverflowError) as error:
+        text = f"{error}; a reply holds at most {FRAME_BYTES_MAX} bytes: scan fewer models at once"
+        return pack_frame({"id": reply["id"], "error": InternalError(text).wire()})
+
+
+def _write(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _field(request: Mapping[str, Any], key: str, kind: type, default: object = None) -> Any:
+    value = request.get(key, default)
+    if type(value) is not kind:
+        raise ProtocolError(f"{key}: expected {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _scan(request: Mapping[str, Any]) -> Json:
+    names = request.get("names")
+    return scan(
+        _field(request, "repositories", list),
+        None if names is None else _field(request, "names", list),
+        gpu_count=_field(request, "gpu_count", int, 0),
+    ).to_json()
+
+
+def _parse(request: Mapping[str, Any]) -> Json:
+    directory = _field(request, "directory", str)
+    return read_model(directory, gpu_count=_field(request, "gpu_count", int, 0)).to_json()
+
+
+def _override(request: Mapping[str, Any]) -> Json:
+    name = _field(request, "name", str)
+    directory = _field(request, "directory", str)
+    if os.path.basename(directory) != name:
+        raise RequestError(f"{directory!r} is not the directory of model {name!r}")
+    return read_model(
+        directory,
+        gpu_count=_field(request, "gpu_count", int, 0),
+        override=_field(request, "config_json", str),
+    ).to_json()
+
+
+_OPERATIONS: Final[dict[str, Callable[[Mapping[str, Any]], Json]]] = {
+    "scan": _scan,
+    "parse": _parse,
+    "override": _override,
+}
+
+
+def main() -> int:
+    """Run until stdin closes. Ctrl-C is the broker's to handle: it closes stdin."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return serve(sys.stdin.fileno(), sys.stdout.fileno())
+    except BrokenPipeError:  # the broker is gone, and so is our work
+        return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+"""One model's directory: config.pbtxt, version directories, label files, all faults at once.
+
+    bytes ─parse─▶ JSON ─complete (file names)─▶ ─validate─▶ faults ─normalise─▶ served config
+
+Reads the disk; see config.repository for the directory above it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final
+
+from naiad.config.backends import WELL_KNOWN_FILES
+from naiad.config.faults import Fault, listed
+from naiad.config.fingerprint import fingerprint
+from naiad.config.model import Json, ModelConfig
+from naiad.config.names import inner_path_fault, model_name_fault, printable
+from naiad.config.normalise import complete, normalise
+from naiad.config.pbtxt import CONFIG_BYTES_MAX, FILE_NAME, Parsed, parse
+from naiad.config.proto_json import message_to_json, override_to_message
+from naiad.config.refusals import warnings as config_warnings
+from naiad.config.validate import validate
+from naiad.config.versions import Skipped, choose_versions, version_of
+
+ENTRIES_MAX: Final = 10_000
+"""Entries of one directory that are looked at."""
+_NEAR_MISSES: Final = frozenset({"config.pbtxt.txt", "config.pbtx", "config.txt", "config.pb.txt"})
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedModel:
+    """A model as found. It may be loaded when it has no faults; `config` is then normalised.
+
+    `versions` are those its version policy serves, ascending; `existing` all usable ones.
+    `fingerprint` changes when any of its files does.
+    """
+
+    name: str
+    directory: str
+    versions: tuple[int, ...] = ()
+    existing: tuple[int, ...] = ()
+    config: Json | None = None
+    faults: tuple[Fault, ...] = ()
+    warnings: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+    def to_json(self) -> Json:
+        return {
+            "name": self.name,
+            "directory": self.directory,
+            "versions": list(self.versions),
+            "existing": list(self.existing),
+            "config": self.config,
+            "faults": [fault.to_json() for fault in self.faults],
+            "warnings": list(self.warnings),
+            "fingerprint": self.fingerprint,
+        }
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> ScannedModel:
+        return cls(
+            name=json["name"],
+            directory=json["directory"],
+            versions=tuple(json["versions"]),
+            existing=tuple(json["existing"]),
+            config=json["config"],
+            faults=tuple(Fault.from_json(fault) for fault in json["faults"]),
+            warnings=tuple(json["warnings"]),
+            fingerprint=json["fingerprint"],
+        )
+
+
+def read_model(directory: str, *, gpu_count: int = 0, override: str | None = None) -> ScannedModel:
+    """The model in a directory. A faulty one comes back with its faults.
+
+    `override` is the JSON text of a load request and stands in for config.pbtxt. Raises
+    RequestError "Invalid config override: ..." when it is not a ModelConfig.
+    """
+    name = os.path.basename(directory)
+    override_json = None
+    if override is not None:
+        override_json, override_faults = message_to_json(override_to_message(override))
+    try:
+        entries = _names(directory)
+        digest = fingerprint(directory)
+        if override_json is None:
+            parsed = _read_config(directory, entries)
+        else:
+            parsed = Parsed(override_json, override_faults)
+        model = _model(name, directory, entries, parsed, gpu_count)
+    except OSError as error:
+        where = printable(error.filename or directory)
+        fault = Fault(
+            "",
+            f"cannot read {where} ({error.strerror})",
+            "give this user the right to read the model's directory",
+        )
+        return ScannedModel(name, directory, faults=(fault,))
+    warnings = list(model.warnings)
+    if not digest.is_whole:
+        warnings.append("the directory holds too many files to notice every change")
+    return replace(model, warnings=tuple(warnings), fingerprint=digest.digest)
+
+
+def looks_like_model(directory: str, entries: Sequence[str]) -> bool:
+    """Whether a directory is itself one model: a config.pbtxt, or a model file in a version."""
+    if FILE_NAME in entries and os.path.isfile(os.path.join(directory, FILE_NAME)):
+        return True
+    versions = [name for name in entries if isinstance(version_of(name), int)]
+    return any(
+        os.path.exists(os.path.join(directory, version, filename))
+        for version in versions[:ENTRIES_MAX]
+        for filename, _ in WELL_KNOWN_FILES
+    )
+
+
+def _model(
+    name: str, directory: str, entries: Sequence[str], parsed: Parsed, gpu_count: int
+) -> ScannedModel:
+    existing, warnings = _versions(directory, entries)
+    if FILE_NAME not in entries:
+        warnings += _near_misses(entries)
+    if parsed.json is None:
+        return ScannedModel(name, directory, (), existing, None, tuple(parsed.faults))
+    if FILE_NAME not in entries and not existing:
+        fault = Fault(
+            "",
+            f"{printable(directory)} has neither a {FILE_NAME} nor a version directory",
+            "add the directory 1 with the model's file, or move this one out of the repository",
+        )
+        return ScannedModel(name, directory, faults=(fault,), warnings=tuple(warnings))
+    first = min(map(str, existing), default="")
+    files = _names(os.path.join(directory, first)) if first else []
+    completed = complete(parsed.json, directory_name=name, files=files)
+    config = ModelConfig.from_json(completed.json)
+    name_fault = model_name_fault(name)
+    faults = [
+        *parsed.faults,
+        *([Fault("", name_fault)] if name_fault and config.name != name else []),
+        *completed.faults,
+        *validate(config),
+        *_label_faults(config, directory),
+    ]
+    usable, ignored = _usable(config, directory, existing)
+    choice = choose_versions(config.version_policy, usable)
+    warnings += [*completed.warnings, *config_warnings(config), *ignored]
+    warnings += [f"version {v} of the version policy does not exist" for v in choice.missing]
+    if not choice.versions:
+        faults.append(_no_version(name, directory, usable, warnings))
+    normalised = normalise(completed.json, gpu_count=gpu_count)
+    return ScannedModel(
+        name, directory, choice.versions, usable, normalised, tuple(faults), tuple(warnings)
+    )
+
+
+def _read_config(directory: str, entries: Sequence[str]) -> Parsed:
+    """config.pbtxt, or an empty config where there is none: it is optional."""
+    if FILE_NAME not in entries:
+        return parse(b"")
+    path = os.path.join(directory, FILE_NAME)
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        fault = Fault(FILE_NAME, "is not a file", "write the configuration into a plain file")
+        return Parsed(None, [fault])
+    with open(path, "rb") as file:
+        return parse(file.read(CONFIG_BYTES_MAX + 1))
+
+
+def _names(directory: str) -> list[str]:
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in islice(entries, ENTRIES_MAX))
+
+
+def _near_misses(entries: Sequence[str]) -> list[str]:
+    return [
+        f"{printable(entry)} is not read; the configuration's name is {FILE_NAME}"
+        for entry in entries
+        if entry.lower() in _NEAR_MISSES or (entry.lower() == FILE_NAME and entry != FILE_NAME)
+    ]
+
+
+def _versions(directory: str, entries: Sequence[str]) -> tuple[tuple[int, ...], list[str]]:
+    """Version directories, ascending, and why others are none. Links to directories count."""
+    found: list[int] = []
+    warnings: list[str] = []
+    for entry in entries:
+        if not os.path.isdir(os.path.join(directory, entry)):
+            continue
+        version = version_of(entry)
+        if not isinstance(version, Skipped):
+            found.append(version)
+        elif version.reason:
+            warnings.append(f"ignored: {version.reason}")
+    return tuple(sorted(found)), warnings
+
+
+def _usable(
+    config: ModelConfig, directory: str, versions: Sequence[int]
+) -> tuple[tuple[int, ...], list[str]]:
+    """Versions that hold the model's file, as far as its backend has one."""
+    filenames = [name for name in (config.default_model_filename,) if name]
+    filenames += [name for name in config.cc_model_filenames.values() if name]
+    if not filenames or any(inner_path_fault(name) for name in filenames):
+        return tuple(versions), []
+    usable: list[int] = []
+    warnings: list[str] = []
+    for version in versions:
+        path = os.path.join(directory, str(version))
+        if any(os.path.exists(os.path.join(path, name)) for name in filenames):
+            usable.append(version)
+        else:
+            warnings.append(f"ignored: version directory '{version}' has no {listed(filenames)}")
+    return tuple(usable), warnings
+
+
+def _no_version(name: str, directory: str, usable: Sequence[int], warnings: Sequence[str]) -> Fault:
+    """Triton's text, then which directories there are and why none will do."""
+    ignored = [text.removeprefix("ignored: ") for text in warnings if text.startswith("ignored: ")]
+    if usable:
+        found = f"it leaves none of the versions {listed([str(v) for v in usable])}"
+        remedy = "correct version_policy"
+    elif ignored:
+        found = f"no model version was found in {printable(directory)}: {'; '.join(ignored[:5])}"
+        remedy = "name version directories 1, 2, ... and put the model's file into them"
+    else:
+        found = f"no model version was found in {printable(directory)}"
+        remedy = f"put the model's file into {os.path.join(directory, '1')}"
+    return Fault(
+        "",
+        "at least one version must be available under the version policy of model "
+        f"'{name}'; {found}",
+        remedy,
+    )
+
+
+def _label_faults(config: ModelConfig, directory: str) -> list[Fault]:
+    faults = []
+    for index, output in enumerate(config.outputs):
+        filename = output.label_filename
+        if not filename or inner_path_fault(filename):
+            continue
+        if not os.path.isfile(os.path.join(directory, filename)):
+            faults.append(
+                Fault(
+                    f"output[{index}].label_filename",
+                    f'"{filename}" is not a file in {printable(directory)}',
+                    "add the file (one label per line), or remove label_filename",
+                )
+            )
+    return faults

@@ -1,0 +1,190 @@
+"""Model repositories on disk: which models there are, their versions, configs and faults.
+
+Everything an operator can get wrong comes back as a value that converts to plain JSON; scanning
+raises nothing for it. Runs in the repository helper, in `naiad check` and in tests, never in the
+broker: disks can be slow and this loads protobuf.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from naiad.config.faults import Fault, did_you_mean, listed
+from naiad.config.model import Json
+from naiad.config.model_directory import ScannedModel, looks_like_model, read_model
+from naiad.config.names import model_name_fault, printable
+
+MODELS_MAX: Final = 10_000
+"""Models per repository; a directory with more is not a model repository."""
+NOTES_MAX: Final = 50
+
+RepositoryFaultKind = Literal[
+    "remote", "missing", "not_a_directory", "permission", "model_folder", "empty", "too_many"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryFault:
+    """Why a path is no model repository, as one sentence that says what to do.
+
+    Whether "empty" is a fault is the caller's to say: with explicit control it is not.
+    """
+
+    kind: RepositoryFaultKind
+    path: str
+    message: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"kind": self.kind, "path": self.path, "message": self.message}
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What was found. `missing` are names asked for that no repository has, with the reason."""
+
+    models: tuple[ScannedModel, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    faults: tuple[RepositoryFault, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> Json:
+        return {
+            "models": [model.to_json() for model in self.models],
+            "missing": dict(self.missing),
+            "faults": [fault.to_json() for fault in self.faults],
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Scan:
+        return cls(
+            models=tuple(ScannedModel.from_json(model) for model in json["models"]),
+            missing=dict(json["missing"]),
+            faults=tuple(RepositoryFault(**fault) for fault in json["faults"]),
+            notes=tuple(json["notes"]),
+        )
+
+
+def scan(
+    repositories: Sequence[str], names: Sequence[str] | None = None, *, gpu_count: int = 0
+) -> Scan:
+    """All models of all repositories, or only those with the given names.
+
+    A model in two repositories is served from neither, as in Triton: it comes back once, with a
+    fault that names both places. `gpu_count` is what KIND_AUTO is decided by.
+    """
+    places: dict[str, list[str]] = {}
+    faults: list[RepositoryFault] = []
+    notes: list[str] = []
+    for repository in _distinct(repositories):
+        found = _candidates(repository, notes)
+        if isinstance(found, RepositoryFault):
+            faults.append(found)
+            continue
+        for name in found:
+            places.setdefault(name, []).append(os.path.join(repository, name))
+    wanted = sorted(places) if names is None else [name for name in names if name in places]
+    models = [_model(name, places[name], gpu_count) for name in dict.fromkeys(wanted)]
+    missing = {
+        name: _missing(name, repositories, places) for name in names or () if name not in places
+    }
+    return Scan(tuple(models), missing, tuple(faults), tuple(notes[:NOTES_MAX]))
+
+
+def _distinct(repositories: Sequence[str]) -> list[str]:
+    """Absolute paths, each repository once however it is spelled."""
+    by_place: dict[str, str] = {}
+    for repository in repositories:
+        path = repository if "://" in repository else os.path.abspath(repository)
+        by_place.setdefault(os.path.realpath(path), path)
+    return list(by_place.values())
+
+
+def _model(name: str, directories: Sequence[str], gpu_count: int) -> ScannedModel:
+    if len(directories) == 1:
+        return read_model(directories[0], gpu_count=gpu_count)
+    fault = Fault(
+        "",
+        f"duplicate model {printable(name)}: it is in {listed(list(directories))}",
+        "keep one of them; until then neither is served",
+    )
+    return ScannedModel(name=name, directory=directories[0], faults=(fault,))
+
+
+def _missing(name: str, repositories: Sequence[str], known: Mapping[str, object]) -> str:
+    fault = model_name_fault(name)
+    if fault:
+        return fault
+    hint = did_you_mean(name, known) or "check the name, or add the directory"
+    return (
+        f"failed to load '{name}', failed to poll from model repository: no directory of that name "
+        f"in {listed([printable(path) for path in repositories])}; {hint}"
+    )
+
+
+def _candidates(repository: str, notes: list[str]) -> list[str] | RepositoryFault:
+    """Names of a repository's subdirectories, or why it is no repository."""
+    shown = printable(repository)
+    if "://" in repository:
+        return RepositoryFault(
+            "remote",
+            repository,
+            f"model repository {shown}: remote repositories are not in this release; copy it to a "
+            "local directory and give that",
+        )
+    try:
+        with os.scandir(repository) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return RepositoryFault(
+            "missing", repository, f"model repository {shown} does not exist; check the path"
+        )
+    except NotADirectoryError:
+        return RepositoryFault(
+            "not_a_directory",
+            repository,
+            f"model repository {shown} is a file; give the directory that holds the models",
+        )
+    except OSError as error:
+        return RepositoryFault(
+            "permission",
+            repository,
+            f"model repository {shown} cannot be read ({error.strerror}); give this user the right "
+            "to read and enter it",
+        )
+    if looks_like_model(repository, [entry.name for entry in found]):
+        parent, name = os.path.split(repository)
+        return RepositoryFault(
+            "model_folder",
+            repository,
+            f"{shown} is one model's folder, not a model repository; give its parent "
+            f"{printable(parent)} (and --control-mode=explicit --load-model={name} for this one "
+            "alone)",
+        )
+    names = [entry.name for entry in found if _is_candidate(entry, notes)]
+    if not names:
+        return RepositoryFault(
+            "empty",
+            repository,
+            f"model repository {shown} holds no models; each model is a directory such as "
+            f"{os.path.join(repository, 'mymodel', '1', 'model.onnx')}",
+        )
+    if len(names) > MODELS_MAX:
+        message = f"model repository {shown} holds {len(names)} directories, at most {MODELS_MAX}"
+        return RepositoryFault("too_many", repository, f"{message} can be models; is it the right?")
+    return names
+
+
+def _is_candidate(entry: os.DirEntry[str], notes: list[str]) -> bool:
+    """Directories and links to them; what is passed over and may be a mistake is noted."""
+    where = printable(entry.path)
+    if entry.is_dir():
+        if not entry.name.startswith((".", "__")):
+            return True
+        notes.append(f"skipped hidden directory {where}")
+    elif entry.is_symlink() and not os.path.exists(entry.path):
+        notes.append(f"skipped {where}: a link to nothing")
+    return False
