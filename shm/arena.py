@@ -1,4 +1,4 @@
-"""Who has which bytes of an arena: an allocator of ranges in segments, and leases. Pure.
+"""Who has which bytes of an arena: an allocator of ranges in segments. Pure.
 
 Owns the bookkeeping only: it never sees memory, creates no segment and asks no clock. Its caller
 adds a segment when `needs` says so and removes those that `trimmable` names.
@@ -14,15 +14,14 @@ from __future__ import annotations
 from collections import defaultdict
 from enum import IntEnum
 from functools import lru_cache
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from naiad.protocol.errors import Code, InternalError, Unavailable
+from naiad.protocol.errors import InternalError
 from naiad.shm.layout import ALIGNMENT_BYTES, REGION_BYTES_MAX, aligned_up, power_of_two_up
 
 SEGMENT_BYTES_MIN: Final = 1 << 20
 STACK_BLOCKS_MAX: Final = 64
 """Freed blocks of one size that stay unmerged."""
-LEASED_REQUESTS_MAX: Final = 1 << 16
 
 _STEPS: Final = 16
 """Sizes per power of two: a range wastes at most a sixteenth."""
@@ -347,57 +346,3 @@ def _stale(given: Range) -> InternalError:
         f"stale range of {given.size} bytes at {given.offset} of segment {given.segment} "
         f"(generation {given.generation}): it was released before"
     )
-
-
-Held = TypeVar("Held")
-
-
-class Leases(Generic[Held]):
-    """What is lent per (session, request) until the request or the whole session is released."""
-
-    def __init__(self, requests_max: int = LEASED_REQUESTS_MAX) -> None:
-        self.requests_max = requests_max
-        self._held: dict[int, dict[int, list[Held]]] = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        """Requests that hold a lease."""
-        return self._count
-
-    def add(self, session: int, request: int, held: Held) -> None:
-        """Raises Unavailable (budget_exceeded) when clients hold too many results unreleased."""
-        requests = self._held.get(session)
-        if requests is not None and request in requests:
-            requests[request].append(held)
-            return
-        if self._count >= self.requests_max:
-            raise Unavailable(
-                f"{self._count} results are leased and not released, at most {self.requests_max} "
-                "are allowed; release results (drop the arrays) before asking for more",
-                code=Code.BUDGET_EXCEEDED,
-            )
-        if requests is None:
-            requests = self._held[session] = {}
-        requests[request] = [held]
-        self._count += 1
-
-    def end(self, session: int, request: int) -> list[Held]:
-        """What the request held, no longer leased; empty when it holds nothing."""
-        requests = self._held.get(session)
-        if requests is None or request not in requests:
-            return []
-        ended = requests.pop(request)
-        if not requests:
-            del self._held[session]
-        self._count -= 1
-        return ended
-
-    def end_session(self, session: int) -> list[Held]:
-        """What all requests of a session held."""
-        requests = self._held.pop(session, {})
-        self._count -= len(requests)
-        return [held for ended in requests.values() for held in ended]
-
-    def keys(self) -> tuple[tuple[int, int], ...]:
-        """(session, request) of every lease."""
-        return tuple((session, key) for session, keys in self._held.items() for key in keys)

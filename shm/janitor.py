@@ -17,8 +17,9 @@ from typing import Final, NamedTuple
 
 import posix_ipc
 
+from naiad.protocol.messages import Region
 from naiad.shm.layout import PREFIX, parse_segment_name, sanitised_server
-from naiad.shm.segment import DIRECTORY
+from naiad.shm.objects import DIRECTORY
 
 MIN_AGE_SECONDS: Final = 10.0
 ENTRIES_PER_SWEEP_MAX: Final = 512
@@ -84,29 +85,49 @@ class Janitor:
 
     def _removed_bytes(self, key: str) -> int | None:
         """Bytes of the stale segment that was removed, or None if it is not stale."""
-        path = DIRECTORY + key
         try:
-            if not self._is_candidate(os.lstat(path)):
-                return None
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            found = os.lstat(DIRECTORY + key)
         except OSError:
             return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            locked, named = os.fstat(descriptor), os.lstat(path)
-            same = (locked.st_dev, locked.st_ino) == (named.st_dev, named.st_ino)
-            if not same or not self._is_candidate(locked):
-                return None
-            posix_ipc.unlink_shared_memory(key)
-            return locked.st_size
-        except (OSError, posix_ipc.Error):
+        if self._now_s() - found.st_ctime < self._min_age_s:
             return None
-        finally:
-            os.close(descriptor)
+        return _removed(key, found)
 
-    def _is_candidate(self, found: os.stat_result) -> bool:
-        return (
-            stat.S_ISREG(found.st_mode)
-            and found.st_uid == os.geteuid()
-            and self._now_s() - found.st_ctime >= self._min_age_s
-        )
+
+def remove_dead(region: Region) -> bool:
+    """Unlink one segment whose owner is known to be dead, such as a worker's with no lease left.
+
+    False when it lives after all, is another one by now, or is gone.
+    """
+    try:
+        found = os.lstat(DIRECTORY + region.key)
+    except OSError:
+        return False
+    is_ours = parse_segment_name(region.key) is not None
+    if not is_ours or (found.st_dev, found.st_ino) != (region.device, region.inode):
+        return False
+    return _removed(region.key, found) is not None
+
+
+def _removed(key: str, expected: os.stat_result) -> int | None:
+    """Bytes of the segment, unlinked under its exclusive lock; None if it may not be removed."""
+    if not stat.S_ISREG(expected.st_mode) or expected.st_uid != os.geteuid():
+        return None
+    path = DIRECTORY + key
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another janitor may have removed the name, and somebody may have made it anew, before
+        # the lock was ours; from here on neither can happen to what is locked.
+        locked, named = os.fstat(descriptor), os.lstat(path)
+        if not os.path.samestat(locked, named) or not os.path.samestat(locked, expected):
+            return None
+        posix_ipc.unlink_shared_memory(key)
+        return locked.st_size
+    except (OSError, posix_ipc.Error):
+        return None
+    finally:
+        os.close(descriptor)

@@ -11,7 +11,8 @@ from typing import Final, Self
 
 from naiad.protocol.errors import Code, ProtocolError, RequestError
 from naiad.protocol.messages import Region
-from naiad.shm.segment import Mapping, is_same
+from naiad.shm.objects import is_same
+from naiad.shm.segment import Mapping
 
 MAPPINGS_MAX: Final = 256
 """Segments mapped at a time; each takes a file descriptor (two before Python 3.13)."""

@@ -1,26 +1,26 @@
 """An arena with its memory: segments made when needed, trimmed when idle, lent as memoryviews.
 
-`Pool` is what a client takes its tensors from; `OutputArena` adds a worker's leases. When /dev/shm
-or the limit has no room, `allocate` says None and the caller sends the tensor inline: a full
-machine makes naiad slower, not wrong. Owns its segments and unlinks them in `close`.
+A client takes its tensors from a Pool; `shm.output_arena` adds a worker's leases to one. When
+/dev/shm or the limit has no room, `allocate` says None and the caller sends the tensor inline: a
+full machine makes naiad slower, not wrong. Owns its segments and unlinks them in `close`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 
-from naiad.protocol.errors import InternalError, Unavailable
+from naiad.protocol.errors import InternalError
 from naiad.protocol.messages import Region
-from naiad.shm.arena import SEGMENT_BYTES_MIN, Arena, Leases, Range, index_size, size_index
+from naiad.shm.arena import SEGMENT_BYTES_MIN, Arena, Range, index_size, size_index
 from naiad.shm.layout import PAGE_BYTES, RANDOM_BYTES, aligned_up, segment_name
-from naiad.shm.segment import Segment, SharedMemoryFull, free_bytes
+from naiad.shm.objects import free_bytes
+from naiad.shm.segment import Segment, SharedMemoryFull
 
 ARENA_BYTES_MAX: Final = 4 << 30
 """Limit of one process's arena, unless it is given another."""
@@ -50,16 +50,26 @@ class PoolCounters(NamedTuple):
 class Loan:
     """Bytes that the holder may use until `release`, and where they are, for a descriptor."""
 
-    __slots__ = ("_returned", "offset", "range", "region", "size", "view")
+    __slots__ = ("_returned", "range", "view")
 
-    def __init__(self, lent: Range, region: int, view: memoryview, returned: deque[Range]) -> None:
+    def __init__(self, lent: Range, view: memoryview, returned: deque[Range]) -> None:
         self.range = lent
-        self.region = region
-        self.offset = lent.offset
-        self.size = lent.size
         self.view = view
         """Writable, exactly `size` bytes; empty after release."""
         self._returned: deque[Range] | None = returned
+
+    @property
+    def region(self) -> int:
+        """Id of the region that the bytes lie in."""
+        return self.range.segment
+
+    @property
+    def offset(self) -> int:
+        return self.range.offset
+
+    @property
+    def size(self) -> int:
+        return self.range.size
 
     def release(self) -> None:
         """Give the bytes back. Safe in every thread and in finalizers: it only appends.
@@ -76,6 +86,21 @@ class Loan:
 _EMPTY: Final = memoryview(b"")
 
 
+class Memory(Protocol):
+    """What a pool needs of a segment."""
+
+    region: Region
+    view: memoryview
+
+    def close(self) -> bool: ...
+
+
+class CreateMemory(Protocol):
+    """`Segment.create`, or another kind of memory with the same promises."""
+
+    def __call__(self, key: str, size: int, *, region_id: int, mode: int) -> Memory: ...
+
+
 class Pool:
     """Memory of this process that other processes of the server may map.
 
@@ -84,6 +109,7 @@ class Pool:
         role: "client", "worker" or "gateway".
         next_region_id: called for each new segment; an id that was never used before.
         mode: 0o600, or 0o660 when the server is open to a group.
+        create: makes a segment, or raises SharedMemoryFull.
 
     All methods may be called from any thread.
     """
@@ -96,13 +122,16 @@ class Pool:
         *,
         limit_bytes: int = ARENA_BYTES_MAX,
         mode: int = 0o600,
+        create: CreateMemory = Segment.create,
     ) -> None:
         self._server = server
         self._role = role
+        self._create = create
         self._next_region_id = next_region_id
         self._mode = mode
         self._arena = Arena(limit_bytes, min(SEGMENT_BYTES_MIN, limit_bytes))
-        self._segments: dict[int, Segment] = {}
+        self._segments: dict[int, Memory] = {}
+        self._views: dict[int, memoryview] = {}
         self._new: list[Region] = []
         self._returned: deque[Range] = deque()
         self._lock = threading.Lock()
@@ -116,7 +145,8 @@ class Pool:
         When a segment had to be made for it, `new_regions` names it: announce it before the loan.
         """
         with self._lock:
-            self._collect()
+            if self._returned:
+                self._collect()
             lent = self._arena.allocate(size)
             if lent is None:
                 lent = self._arena.allocate(size) if self._grow(size) else None
@@ -124,9 +154,9 @@ class Pool:
                     self._refusals += 1
                     return None
             self._allocations += 1
-            offset = lent.offset
-            view = self._segments[lent.segment].view[offset : offset + size]
-            return Loan(lent, lent.segment, view, self._returned)
+            region_id, offset, _, _ = lent
+            view = self._views[region_id][offset : offset + size]
+            return Loan(lent, view, self._returned)
 
     def reserve(self, size: int) -> bool:
         """Make room for `size` bytes now, so that no request waits for it."""
@@ -165,6 +195,7 @@ class Pool:
             gone = self._arena.trimmable(low_bytes)
             for region_id in gone:
                 self._arena.remove_segment(region_id)
+                del self._views[region_id]
                 self._segments.pop(region_id).close()
                 self._new = [region for region in self._new if region.id != region_id]
             self._removed += len(gone)
@@ -187,6 +218,7 @@ class Pool:
     def close(self) -> None:
         """Unlink everything; bytes that are still lent stay mapped while their views live."""
         with self._lock:
+            self._views.clear()
             for segment in self._segments.values():
                 segment.close()
             self._segments.clear()
@@ -205,7 +237,7 @@ class Pool:
         with self._lock:
             self._collect()
             self._arena.check_invariants()
-            sizes = {key: segment.size for key, segment in self._segments.items()}
+            sizes = {key: segment.region.size for key, segment in self._segments.items()}
             assert self._arena.segments() == sizes
 
     def _collect(self) -> None:
@@ -239,8 +271,9 @@ class Pool:
     def _add(self, segment_bytes: int) -> None:
         key = segment_name(self._server, self._role, os.getpid(), os.urandom(RANDOM_BYTES))
         region_id = self._next_region_id()
-        segment = Segment.create(key, segment_bytes, region_id=region_id, mode=self._mode)
+        segment = self._create(key, segment_bytes, region_id=region_id, mode=self._mode)
         self._segments[region_id] = segment
+        self._views[region_id] = segment.view
         self._arena.add_segment(region_id, segment_bytes)
         self._new.append(segment.region)
         self._created += 1
@@ -255,66 +288,3 @@ class Pool:
 
 
 _NEVER_NS: Final = 1 << 63
-
-
-def worker_region_id() -> int:
-    """An id that no other worker chooses and that no client or server region has: bit 61 is set."""
-    return 1 << 61 | secrets.randbits(61)
-
-
-class OutputArena:
-    """A worker's results: leased per (session, request) until released, one thread only."""
-
-    def __init__(
-        self, server: str, *, limit_bytes: int = ARENA_BYTES_MAX, mode: int = 0o600
-    ) -> None:
-        self.pool = Pool(server, "worker", worker_region_id, limit_bytes=limit_bytes, mode=mode)
-        self._leases: Leases[Loan] = Leases()
-
-    def lease(self, session: int, request: int, size: int) -> Loan | None:
-        """Bytes for one output of a request; None: no room, send it inline.
-
-        Announce `new_arenas` with the results. Raises Unavailable when too many are leased.
-        """
-        loan = self.pool.allocate(size)
-        if loan is None:
-            return None
-        try:
-            self._leases.add(session, request, loan)
-        except Unavailable:
-            loan.release()
-            raise
-        return loan
-
-    def end(self, session: int, request: int) -> bool:
-        """The request's outputs are no longer read; False when it has none (said twice)."""
-        return self._release(self._leases.end(session, request))
-
-    def end_session(self, session: int) -> bool:
-        """Nothing of the session is read any more."""
-        return self._release(self._leases.end_session(session))
-
-    def _release(self, loans: list[Loan]) -> bool:
-        for loan in loans:
-            loan.release()
-        return bool(loans)
-
-    def leases(self) -> tuple[tuple[int, int], ...]:
-        """(session, request) of every lease, for SLOT_HELLO."""
-        return self._leases.keys()
-
-    def arenas(self) -> tuple[Region, ...]:
-        """All segments, for SLOT_HELLO."""
-        return self.pool.regions()
-
-    def new_arenas(self) -> tuple[Region, ...]:
-        """Segments made since the last call, for RESULTS."""
-        return self.pool.new_regions()
-
-    def trim(self) -> tuple[int, ...]:
-        """Give idle memory back; call it every TRIM_SECONDS."""
-        return self.pool.trim()
-
-    def close(self) -> None:
-        self._leases = Leases()
-        self.pool.close()

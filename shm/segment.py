@@ -10,19 +10,23 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import stat
 import sys
 from collections.abc import Collection
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import posix_ipc
 
 from naiad.protocol.errors import Code, InternalError, RequestError, Unavailable
 from naiad.protocol.messages import Region
 from naiad.shm.layout import PAGE_BYTES, REGION_BYTES_MAX, checked_key, checked_range
-
-DIRECTORY: Final = "/dev/shm"
-"""Where Linux keeps POSIX shared memory; shm_open("/x") is this directory's x."""
+from naiad.shm.objects import (
+    DIRECTORY,
+    cannot_open,
+    check_regular,
+    free_bytes,
+    is_same,
+    total_bytes,
+)
 
 POPULATE_BYTES_MAX: Final = 16 << 20
 """New segments up to this size get their pages at once (1.6 ms per MiB); in larger ones each range
@@ -31,67 +35,6 @@ pays for its pages when it is first written."""
 
 class SharedMemoryFull(Unavailable):
     """No room for a segment: the caller sends tensors inline instead."""
-
-
-class Owner(NamedTuple):
-    """A segment as it is now, and whose it is; `region` has id 0."""
-
-    region: Region
-    uid: int
-
-
-def free_bytes() -> int:
-    """Bytes that new segments may take; 0 when there is no /dev/shm."""
-    try:
-        found = os.statvfs(DIRECTORY)
-    except OSError:
-        return 0
-    if not found.f_blocks:  # a tmpfs without a limit
-        return REGION_BYTES_MAX
-    return found.f_bavail * found.f_frsize
-
-
-def total_bytes() -> int:
-    """The size of /dev/shm; 0 when there is none or it has no limit."""
-    try:
-        found = os.statvfs(DIRECTORY)
-    except OSError:
-        return 0
-    return found.f_blocks * found.f_frsize
-
-
-def describe(key: str, *, foreign: bool = True) -> Owner:
-    """What a key names, by stat alone: nothing is opened or mapped.
-
-    `foreign`: refuse names of naiad itself, whatever they name.
-    Raises RequestError when it is not a shared memory object (text as Triton's).
-    """
-    key = checked_key(key, foreign=foreign)
-    try:
-        found = os.lstat(DIRECTORY + key)
-    except OSError as fault:
-        raise _cannot_open(key, fault) from fault
-    _check_regular(key, found)
-    return Owner(Region(0, key, found.st_dev, found.st_ino, found.st_size), found.st_uid)
-
-
-def is_same(region: Region) -> bool:
-    """Whether the key still names the object that was registered."""
-    try:
-        found = os.lstat(DIRECTORY + region.key)
-    except OSError:
-        return False
-    return (found.st_dev, found.st_ino) == (region.device, region.inode)
-
-
-def current_size(region: Region) -> int:
-    """Bytes the object has now; 0 when its key no longer names it."""
-    try:
-        found = os.lstat(DIRECTORY + region.key)
-    except OSError:
-        return 0
-    same = (found.st_dev, found.st_ino) == (region.device, region.inode)
-    return found.st_size if same else 0
 
 
 class Segment:
@@ -222,14 +165,14 @@ class Mapping:
         try:
             descriptor = os.open(DIRECTORY + key, flags)
         except OSError as fault:
-            raise _cannot_open(key, fault) from fault
+            raise cannot_open(key, fault) from fault
         try:
             _check_expected(region, os.fstat(descriptor), uids)
             mapped = _map(descriptor, region.size, writable=writable, populate=False)
         except BaseException as fault:
             os.close(descriptor)
             if isinstance(fault, OSError):
-                raise _cannot_open(key, fault) from fault
+                raise cannot_open(key, fault) from fault
             if isinstance(fault, ValueError):  # it shrank after the check
                 raise truncated(region, 0) from fault
             raise
@@ -318,15 +261,8 @@ def _unmapped(mapped: mmap.mmap, view: memoryview) -> bool:
     return True
 
 
-def _check_regular(key: str, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise RequestError(
-            f"Unable to open shared memory region: '{key}': not a shared memory object"
-        )
-
-
 def _check_expected(region: Region, found: os.stat_result, uids: Collection[int] | None) -> None:
-    _check_regular(region.key, found)
+    check_regular(region.key, found)
     if found.st_uid not in ((os.geteuid(),) if uids is None else uids):
         raise RequestError(
             f"Unable to open shared memory region: '{region.key}': it belongs to user "
@@ -341,14 +277,6 @@ def _check_expected(region: Region, found: os.stat_result, uids: Collection[int]
         )
     if found.st_size < region.size:
         raise truncated(region, found.st_size)
-
-
-def _cannot_open(key: str, fault: OSError) -> RequestError:
-    denied = isinstance(fault, PermissionError)
-    return RequestError(
-        f"Unable to open shared memory region: '{key}': {fault.strerror or fault}",
-        code=Code.PERMISSION_DENIED if denied else Code.NOT_FOUND,
-    )
 
 
 def _full(key: str, size: int, fault: BaseException) -> SharedMemoryFull | InternalError:

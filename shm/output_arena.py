@@ -1,0 +1,80 @@
+"""A worker's results in its own segments, each leased to a request until its client releases it.
+
+Owns one Pool and the book of its leases. When the worker dies its segments stay until the last
+lease has ended; then the broker's janitor unlinks them.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from naiad.protocol.errors import Unavailable
+from naiad.protocol.messages import Region
+from naiad.shm.leases import Leases
+from naiad.shm.pool import ARENA_BYTES_MAX, Loan, Pool, PoolCounters
+
+
+def worker_region_id() -> int:
+    """An id that no other worker chooses and that no client or server region has: bit 61 is set."""
+    return 1 << 61 | secrets.randbits(61)
+
+
+class OutputArena:
+    """A worker's results: leased per (session, request) until released, one thread only."""
+
+    def __init__(
+        self, server: str, *, limit_bytes: int = ARENA_BYTES_MAX, mode: int = 0o600
+    ) -> None:
+        self.pool = Pool(server, "worker", worker_region_id, limit_bytes=limit_bytes, mode=mode)
+        self._leases: Leases[Loan] = Leases()
+
+    def lease(self, session: int, request: int, size: int) -> Loan | None:
+        """Bytes for one output of a request; None: no room, send it inline.
+
+        Announce `new_arenas` with the results. Raises Unavailable when too many are leased.
+        """
+        loan = self.pool.allocate(size)
+        if loan is None:
+            return None
+        try:
+            self._leases.add(session, request, loan)
+        except Unavailable:
+            loan.release()
+            raise
+        return loan
+
+    def end(self, session: int, request: int) -> bool:
+        """The request's outputs are no longer read; False when it has none (said twice)."""
+        return self._release(self._leases.end(session, request))
+
+    def end_session(self, session: int) -> bool:
+        """Nothing of the session is read any more."""
+        return self._release(self._leases.end_session(session))
+
+    def _release(self, loans: list[Loan]) -> bool:
+        for loan in loans:
+            loan.release()
+        return bool(loans)
+
+    def leases(self) -> tuple[tuple[int, int], ...]:
+        """(session, request) of every lease, for SLOT_HELLO."""
+        return self._leases.keys()
+
+    def arenas(self) -> tuple[Region, ...]:
+        """All segments, for SLOT_HELLO."""
+        return self.pool.regions()
+
+    def new_arenas(self) -> tuple[Region, ...]:
+        """Segments made since the last call, for RESULTS."""
+        return self.pool.new_regions()
+
+    def counters(self) -> PoolCounters:
+        return self.pool.counters()
+
+    def trim(self) -> tuple[int, ...]:
+        """Give idle memory back; call it every TRIM_SECONDS."""
+        return self.pool.trim()
+
+    def close(self) -> None:
+        self._leases = Leases()
+        self.pool.close()
