@@ -53,6 +53,8 @@ KNOWN_BACKENDS: Final = frozenset(PLATFORM_BACKEND.values()) | {
     "python",
     "identity",
 }
+NOT_IN_THIS_RELEASE: Final = frozenset({"tensorflow", "pytorch", "tensorrt", "openvino"})
+"""Known by name and not shipped; a package of somebody else may still bring one."""
 GPU_ONLY_BACKENDS: Final = frozenset({"tensorrt"})
 
 _SUFFIX_BACKEND: Final[Mapping[str, str]] = {

@@ -32,10 +32,6 @@ class Fault:
     def to_json(self) -> dict[str, str]:
         return {"where": self.where, "message": self.message, "remedy": self.remedy}
 
-    @classmethod
-    def from_json(cls, json: dict[str, str]) -> Fault:
-        return cls(json["where"], json["message"], json["remedy"])
-
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """'did you mean "x"?' for the closest known name, or an empty string."""

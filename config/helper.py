@@ -3,9 +3,12 @@
 It scans, hashes and parses so that the broker never waits for a disk and never loads protobuf.
 Requests come on stdin, replies leave on stdout (frames.py), in order; it ends when stdin closes.
 
-    {"id": 1, "op": "scan", "repositories": [...], "names": [...] | None, "gpu_count": 0}
-    {"id": 2, "op": "parse", "directory": "...", "gpu_count": 0}
+    {"id": 1, "op": "scan", "repositories": [...], "names": [...] | None}
+    {"id": 2, "op": "parse", "directory": "..."}
     {"id": 3, "op": "override", "name": "...", "directory": "...", "config_json": "{...}"}
+
+Each may say what the server has: "backends": [...] | None, "devices": ["cpu", ...],
+"on_missing_gpu": "fail" | "cpu" (surroundings.py has the defaults).
 
 A reply is {"id", "result"} with a Scan's or a ScannedModel's JSON, or {"id", "error"} with the wire
 form of an error. What is wrong in a repository is part of the result, never an error.
@@ -25,6 +28,7 @@ from naiad.config.frames import FRAME_BYTES_MAX, FrameReader, pack_frame
 from naiad.config.model import Json
 from naiad.config.model_directory import read_model
 from naiad.config.repository import scan
+from naiad.config.surroundings import CPU_ONLY, Surroundings
 from naiad.protocol.errors import InternalError, NaiadError, ProtocolError, RequestError
 
 READ_BYTES: Final = 2**16
@@ -85,18 +89,25 @@ def _field(request: Mapping[str, Any], key: str, kind: type, default: object = N
     return value
 
 
+def _surroundings(request: Mapping[str, Any]) -> Surroundings:
+    backends = request.get("backends")
+    on_missing_gpu = _field(request, "on_missing_gpu", str, CPU_ONLY.on_missing_gpu)
+    if on_missing_gpu not in ("fail", "cpu"):
+        raise ProtocolError(f"on_missing_gpu: expected fail or cpu, got {on_missing_gpu!r}")
+    return Surroundings(
+        backends=None if backends is None else tuple(_field(request, "backends", list)),
+        devices=tuple(_field(request, "devices", list, list(CPU_ONLY.devices))),
+        on_missing_gpu=on_missing_gpu,
+    )
+
+
 def _scan(request: Mapping[str, Any]) -> Json:
-    names = request.get("names")
-    return scan(
-        _field(request, "repositories", list),
-        None if names is None else _field(request, "names", list),
-        gpu_count=_field(request, "gpu_count", int, 0),
-    ).to_json()
+    names = None if request.get("names") is None else _field(request, "names", list)
+    return scan(_field(request, "repositories", list), names, _surroundings(request)).to_json()
 
 
 def _parse(request: Mapping[str, Any]) -> Json:
-    directory = _field(request, "directory", str)
-    return read_model(directory, gpu_count=_field(request, "gpu_count", int, 0)).to_json()
+    return read_model(_field(request, "directory", str), _surroundings(request)).to_json()
 
 
 def _override(request: Mapping[str, Any]) -> Json:
@@ -104,11 +115,8 @@ def _override(request: Mapping[str, Any]) -> Json:
     directory = _field(request, "directory", str)
     if os.path.basename(directory) != name:
         raise RequestError(f"{directory!r} is not the directory of model {name!r}")
-    return read_model(
-        directory,
-        gpu_count=_field(request, "gpu_count", int, 0),
-        override=_field(request, "config_json", str),
-    ).to_json()
+    override = _field(request, "config_json", str)
+    return read_model(directory, _surroundings(request), override=override).to_json()
 
 
 _OPERATIONS: Final[dict[str, Callable[[Mapping[str, Any]], Json]]] = {

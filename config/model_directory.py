@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from naiad.config.backends import WELL_KNOWN_FILES
 from naiad.config.faults import Fault, listed
@@ -22,7 +22,9 @@ from naiad.config.names import inner_path_fault, model_name_fault, printable
 from naiad.config.normalise import complete, normalise
 from naiad.config.pbtxt import CONFIG_BYTES_MAX, FILE_NAME, Parsed, parse
 from naiad.config.proto_json import message_to_json, override_to_message
+from naiad.config.refusals import refusals
 from naiad.config.refusals import warnings as config_warnings
+from naiad.config.surroundings import CPU_ONLY, Surroundings
 from naiad.config.validate import validate
 from naiad.config.versions import Skipped, choose_versions, version_of
 
@@ -33,10 +35,11 @@ _NEAR_MISSES: Final = frozenset({"config.pbtxt.txt", "config.pbtx", "config.txt"
 
 @dataclass(frozen=True, slots=True)
 class ScannedModel:
-    """A model as found. It may be loaded when it has no faults; `config` is then normalised.
+    """A model as found. It may be loaded when it has neither faults nor refusals.
 
-    `versions` are those its version policy serves, ascending; `existing` all usable ones.
-    `fingerprint` changes when any of its files does.
+    `config` is normalised; None when it did not parse. `refusals` are what this release or this
+    machine cannot serve (config.refusals). `versions` are those its version policy serves,
+    ascending; `existing` all usable ones. `fingerprint` changes when any of its files does.
     """
 
     name: str
@@ -45,36 +48,27 @@ class ScannedModel:
     existing: tuple[int, ...] = ()
     config: Json | None = None
     faults: tuple[Fault, ...] = ()
+    refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     fingerprint: str = ""
 
     def to_json(self) -> Json:
+        """The form for the broker: faults and refusals are one list of sentences."""
         return {
             "name": self.name,
             "directory": self.directory,
             "versions": list(self.versions),
             "existing": list(self.existing),
             "config": self.config,
-            "faults": [fault.to_json() for fault in self.faults],
+            "faults": [*map(str, self.faults), *self.refusals],
             "warnings": list(self.warnings),
             "fingerprint": self.fingerprint,
         }
 
-    @classmethod
-    def from_json(cls, json: Mapping[str, Any]) -> ScannedModel:
-        return cls(
-            name=json["name"],
-            directory=json["directory"],
-            versions=tuple(json["versions"]),
-            existing=tuple(json["existing"]),
-            config=json["config"],
-            faults=tuple(Fault.from_json(fault) for fault in json["faults"]),
-            warnings=tuple(json["warnings"]),
-            fingerprint=json["fingerprint"],
-        )
 
-
-def read_model(directory: str, *, gpu_count: int = 0, override: str | None = None) -> ScannedModel:
+def read_model(
+    directory: str, surroundings: Surroundings = CPU_ONLY, *, override: str | None = None
+) -> ScannedModel:
     """The model in a directory. A faulty one comes back with its faults.
 
     `override` is the JSON text of a load request and stands in for config.pbtxt. Raises
@@ -91,7 +85,7 @@ def read_model(directory: str, *, gpu_count: int = 0, override: str | None = Non
             parsed = _read_config(directory, entries)
         else:
             parsed = Parsed(override_json, override_faults)
-        model = _model(name, directory, entries, parsed, gpu_count)
+        model = _model(name, directory, entries, parsed, surroundings)
     except OSError as error:
         where = printable(error.filename or directory)
         fault = Fault(
@@ -119,13 +113,13 @@ def looks_like_model(directory: str, entries: Sequence[str]) -> bool:
 
 
 def _model(
-    name: str, directory: str, entries: Sequence[str], parsed: Parsed, gpu_count: int
+    name: str, directory: str, entries: Sequence[str], parsed: Parsed, surroundings: Surroundings
 ) -> ScannedModel:
     existing, warnings = _versions(directory, entries)
     if FILE_NAME not in entries:
         warnings += _near_misses(entries)
     if parsed.json is None:
-        return ScannedModel(name, directory, (), existing, None, tuple(parsed.faults))
+        return ScannedModel(name, directory, existing=existing, faults=tuple(parsed.faults))
     if FILE_NAME not in entries and not existing:
         fault = Fault(
             "",
@@ -151,9 +145,19 @@ def _model(
     warnings += [f"version {v} of the version policy does not exist" for v in choice.missing]
     if not choice.versions:
         faults.append(_no_version(name, directory, usable, warnings))
-    normalised = normalise(completed.json, gpu_count=gpu_count)
+    normalised = normalise(completed.json, surroundings)
+    refused = refusals(
+        ModelConfig.from_json(normalised), surroundings.backends, surroundings.devices
+    )
     return ScannedModel(
-        name, directory, choice.versions, usable, normalised, tuple(faults), tuple(warnings)
+        name,
+        directory,
+        choice.versions,
+        usable,
+        normalised,
+        tuple(faults),
+        tuple(refused),
+        tuple(warnings),
     )
 
 

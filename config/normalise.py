@@ -22,6 +22,7 @@ from naiad.config.backends import (
 from naiad.config.faults import Fault, did_you_mean, listed
 from naiad.config.model import Json
 from naiad.config.names import printable
+from naiad.config.surroundings import CPU_ONLY, Surroundings
 
 SEQUENCE_IDLE_US: Final = 1_000_000
 ONNXRUNTIME_CPU_COUNT: Final = 2
@@ -122,11 +123,11 @@ def _default_filename(backend: str, files: Collection[str]) -> str:
     return DEFAULT_FILENAME.get(backend, "")
 
 
-def normalise(json: Json, *, gpu_count: int = 0) -> Json:
+def normalise(json: Json, surroundings: Surroundings = CPU_ONLY) -> Json:
     """The config with Triton's defaults for everything that was left out; safe to run twice.
 
-    `gpu_count` is the number of GPUs this server may use: it decides KIND_AUTO and fills `gpus` of
-    a KIND_GPU group that lists none. Run it again after a backend has completed the config.
+    The GPUs of the surroundings decide KIND_AUTO, and fill `gpus` of a KIND_GPU group that lists
+    none. Run it again after a backend has completed the config.
     """
     config = dict(json)
     is_ensemble = config.get("platform") == ENSEMBLE
@@ -134,7 +135,7 @@ def normalise(json: Json, *, gpu_count: int = 0) -> Json:
         config["version_policy"] = {"latest": {"num_versions": 1}}
     if not is_ensemble:
         config["optimization"] = _optimization(config.get("optimization"))
-        config["instance_group"] = _instance_groups(config, gpu_count)
+        config["instance_group"] = _instance_groups(config, surroundings)
     if "dynamic_batching" in config:
         config["dynamic_batching"] = _preferred(config, config["dynamic_batching"])
     if "sequence_batching" in config:
@@ -172,16 +173,19 @@ def _sequence_batching(config: Json) -> Json:
     return batching
 
 
-def _instance_groups(config: Json, gpu_count: int) -> list[Json]:
+def _instance_groups(config: Json, surroundings: Surroundings) -> list[Json]:
     name = config.get("name", "")
     given = config.get("instance_group") or [{"name": name, "count": 1}]
     return [
-        _instance_group(group, f"{name}_{index}", config.get("backend", ""), gpu_count)
+        _instance_group(group, f"{name}_{index}", config.get("backend", ""), surroundings)
         for index, group in enumerate(given)
     ]
 
 
-def _instance_group(given: Json, default_name: str, backend: str, gpu_count: int) -> Json:
+def _instance_group(
+    given: Json, default_name: str, backend: str, surroundings: Surroundings
+) -> Json:
+    gpu_count = surroundings.gpu_count
     group: dict[str, Any] = {
         "name": "",
         "kind": "KIND_AUTO",
@@ -199,6 +203,8 @@ def _instance_group(given: Json, default_name: str, backend: str, gpu_count: int
         group["kind"] = "KIND_GPU" if on_gpu else "KIND_CPU"
         if not on_gpu:
             group["gpus"] = []
+    elif group["kind"] == "KIND_GPU" and not gpu_count and surroundings.on_missing_gpu == "cpu":
+        group["kind"], group["gpus"] = "KIND_CPU", []
     if group["kind"] == "KIND_GPU" and not group["gpus"]:
         group["gpus"] = list(range(gpu_count))
     if group["count"] == 0:

@@ -7,41 +7,41 @@ the operator would believe to be in force; hints on speed that are merely not fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from naiad.config.backends import ENSEMBLE, ENTRY_POINT_GROUP, way_out
+from naiad.config.backends import (
+    ENSEMBLE,
+    ENTRY_POINT_GROUP,
+    GPU_ONLY_BACKENDS,
+    NOT_IN_THIS_RELEASE,
+    way_out,
+)
 from naiad.config.faults import did_you_mean, listed
 from naiad.config.model import InstanceGroup, ModelConfig, messages
-
-OnMissingGpu = Literal["fail", "cpu"]
+from naiad.config.surroundings import GPU_PREFIX
 
 RELEASE: Final = "not in this release"
 _HOST_POLICIES_MEANT_ANYWAY: Final = ("", "cpu", "model")
 
 
 def refusals(
-    config: ModelConfig,
-    available_backends: Sequence[str],
-    devices: Sequence[str],
-    *,
-    on_missing_gpu: OnMissingGpu = "fail",
+    config: ModelConfig, available_backends: Sequence[str] | None, devices: Sequence[str]
 ) -> list[str]:
     """One sentence for each thing that keeps this model from being served; empty: it may load.
 
-    `devices` are those of the server's workers: "cpu", "gpu:<uuid>". With `on_missing_gpu` "cpu" a
-    KIND_GPU group on a machine without GPU is not refused; the caller then places it on the CPU.
+    The config is normalised. `available_backends` are those the workers can import; None while
+    nobody knows, when only backends that this release certainly lacks are refused. `devices` are
+    those of the workers: "cpu", "gpu:<uuid>".
     """
-    gpus = [device for device in devices if device.startswith("gpu")]
-    on_cpu_only = not gpus and on_missing_gpu == "cpu"
-    is_served = config.backend in available_backends
+    is_served = config.backend in (available_backends or ())
     return [
         *_ensemble(config),
         *(() if is_served else _backend(config, available_backends, devices)),
-        *(_devices(config, gpus, devices, on_missing_gpu) if is_served else ()),
+        *(_devices(config, devices) if is_served or available_backends is None else ()),
         *_scheduling(config),
         *_tensors(config),
         *_instances(config),
-        *_accelerators(config, on_cpu_only=on_cpu_only),
+        *_accelerators(config),
         *_surroundings(config),
     ]
 
@@ -70,42 +70,41 @@ def _ensemble(config: ModelConfig) -> Iterator[str]:
 
 
 def _backend(
-    config: ModelConfig, available_backends: Sequence[str], devices: Sequence[str]
+    config: ModelConfig, available_backends: Sequence[str] | None, devices: Sequence[str]
 ) -> Iterator[str]:
     if config.platform == ENSEMBLE or not config.backend:
+        return
+    if available_backends is None and config.backend not in NOT_IN_THIS_RELEASE:
         return
     known = way_out(config.backend, listed(devices))
     if known:
         yield known
         return
-    hint = did_you_mean(config.backend, available_backends)
+    installed = sorted(available_backends or ())
+    hint = did_you_mean(config.backend, installed)
     yield (
-        f'backend "{config.backend}" is not installed; installed backends: '
-        f"{listed(sorted(available_backends))} (searched: entry points of the group "
-        f'"{ENTRY_POINT_GROUP}" in the Python environment of the workers); '
+        f'backend "{config.backend}" is not installed; installed backends: {listed(installed)} '
+        f'(searched: entry points of the group "{ENTRY_POINT_GROUP}" in the Python environment of '
+        "the workers); "
         + (hint or "install the package that provides it, or write a python model (model.py)")
     )
 
 
-def _devices(
-    config: ModelConfig, gpus: Sequence[str], devices: Sequence[str], on_missing_gpu: OnMissingGpu
-) -> Iterator[str]:
+def _devices(config: ModelConfig, devices: Sequence[str]) -> Iterator[str]:
+    gpu_count = sum(device.startswith(GPU_PREFIX) for device in devices)
     for index, group in enumerate(config.instance_groups):
-        if group.kind != "KIND_GPU":
+        if group.kind != "KIND_GPU" or config.backend in GPU_ONLY_BACKENDS:
             continue
         where = f'instance_group[{index}] "{group.name}"'
-        if not gpus:
-            if on_missing_gpu == "fail":
-                yield (
-                    f"{where}: KIND_GPU, but no GPU is visible (visible devices: "
-                    f"{listed(devices)}); write kind: KIND_CPU or KIND_AUTO, or start the server "
-                    "with --on-missing-gpu=cpu"
-                )
-            continue
-        unknown = [gpu for gpu in group.gpus if gpu >= len(gpus)]
-        if unknown:
-            valid = listed([str(number) for number in range(len(gpus))])
-            yield f"{where}: no GPU {listed([str(n) for n in unknown])}; valid ids are {valid}"
+        unknown = [str(gpu) for gpu in group.gpus if gpu >= gpu_count]
+        if not gpu_count:
+            yield (
+                f"{where}: KIND_GPU, but no GPU is visible (visible devices: {listed(devices)}); "
+                "write kind: KIND_CPU or KIND_AUTO, or start the server with --on-missing-gpu=cpu"
+            )
+        elif unknown:
+            valid = listed([str(number) for number in range(gpu_count)])
+            yield f"{where}: no GPU {listed(unknown)}; valid ids are {valid}"
 
 
 def _scheduling(config: ModelConfig) -> Iterator[str]:
@@ -176,19 +175,17 @@ def _is_default_host_policy(group: InstanceGroup) -> bool:
     }
 
 
-def _accelerators(config: ModelConfig, *, on_cpu_only: bool) -> Iterator[str]:
+def _accelerators(config: ModelConfig) -> Iterator[str]:
     """An accelerator of a device that no instance is on would have no effect and passes."""
     optimization = config.raw.get("optimization", {})
     accelerators: dict[str, Any] = optimization.get("execution_accelerators", {})
     kinds = {group.kind for group in config.instance_groups}
-    on_gpu = not on_cpu_only and "KIND_GPU" in kinds
-    on_cpu = on_cpu_only or "KIND_CPU" in kinds
-    for key, is_met in (
-        ("gpu_execution_accelerator", on_gpu),
-        ("cpu_execution_accelerator", on_cpu),
+    for key, kind in (
+        ("gpu_execution_accelerator", "KIND_GPU"),
+        ("cpu_execution_accelerator", "KIND_CPU"),
     ):
         names = [item.get("name", "") for item in messages(accelerators, key)]
-        if names and is_met:
+        if names and kind in kinds:
             yield (
                 f"optimization.execution_accelerators.{key} {listed(names)}: accelerators are "
                 f"{RELEASE}; remove them to run with the backend's own execution"

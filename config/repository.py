@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from naiad.config.faults import Fault, did_you_mean, listed
 from naiad.config.model import Json
 from naiad.config.model_directory import ScannedModel, looks_like_model, read_model
 from naiad.config.names import model_name_fault, printable
+from naiad.config.surroundings import CPU_ONLY, Surroundings
 
 MODELS_MAX: Final = 10_000
 """Models per repository; a directory with more is not a model repository."""
@@ -58,23 +59,16 @@ class Scan:
             "notes": list(self.notes),
         }
 
-    @classmethod
-    def from_json(cls, json: Mapping[str, Any]) -> Scan:
-        return cls(
-            models=tuple(ScannedModel.from_json(model) for model in json["models"]),
-            missing=dict(json["missing"]),
-            faults=tuple(RepositoryFault(**fault) for fault in json["faults"]),
-            notes=tuple(json["notes"]),
-        )
-
 
 def scan(
-    repositories: Sequence[str], names: Sequence[str] | None = None, *, gpu_count: int = 0
+    repositories: Sequence[str],
+    names: Sequence[str] | None = None,
+    surroundings: Surroundings = CPU_ONLY,
 ) -> Scan:
     """All models of all repositories, or only those with the given names.
 
     A model in two repositories is served from neither, as in Triton: it comes back once, with a
-    fault that names both places. `gpu_count` is what KIND_AUTO is decided by.
+    fault that names both places.
     """
     places: dict[str, list[str]] = {}
     faults: list[RepositoryFault] = []
@@ -87,7 +81,7 @@ def scan(
         for name in found:
             places.setdefault(name, []).append(os.path.join(repository, name))
     wanted = sorted(places) if names is None else [name for name in names if name in places]
-    models = [_model(name, places[name], gpu_count) for name in dict.fromkeys(wanted)]
+    models = [_model(name, places[name], surroundings) for name in dict.fromkeys(wanted)]
     missing = {
         name: _missing(name, repositories, places) for name in names or () if name not in places
     }
@@ -103,9 +97,9 @@ def _distinct(repositories: Sequence[str]) -> list[str]:
     return list(by_place.values())
 
 
-def _model(name: str, directories: Sequence[str], gpu_count: int) -> ScannedModel:
+def _model(name: str, directories: Sequence[str], surroundings: Surroundings) -> ScannedModel:
     if len(directories) == 1:
-        return read_model(directories[0], gpu_count=gpu_count)
+        return read_model(directories[0], surroundings)
     fault = Fault(
         "",
         f"duplicate model {printable(name)}: it is in {listed(list(directories))}",

@@ -1,0 +1,30 @@
+"""What a server has to run models with, as far as configs depend on it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+OnMissingGpu = Literal["fail", "cpu"]
+GPU_PREFIX: Final = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """`backends` are those the workers can import, None when nobody has asked them yet.
+
+    `devices` are those of the workers: "cpu", "gpu:<uuid>". With `on_missing_gpu` "cpu" a KIND_GPU
+    group on a machine without GPU runs on the CPU instead of being refused.
+    """
+
+    backends: tuple[str, ...] | None = None
+    devices: tuple[str, ...] = ("cpu",)
+    on_missing_gpu: OnMissingGpu = "fail"
+
+    @property
+    def gpu_count(self) -> int:
+        return sum(device.startswith(GPU_PREFIX) for device in self.devices)
+
+
+CPU_ONLY: Final = Surroundings()
+"""What is assumed of a server that nobody has described."""
