@@ -1,0 +1,119 @@
+"""What an operator may set for a whole server: options of `naiad serve` and `naiad broker`.
+
+Values only, each with a default and its unit in its name; reading a command line or an environment
+is the caller's work. Settings of one model stand in config.parameters. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Final
+
+from naiad.config.names import model_name_fault, printable
+from naiad.config.surroundings import OnMissingGpu
+from naiad.protocol.endpoints import path_fault
+
+DEFAULT_NAME: Final = "naiad"
+RUN_DIR_VARIABLE: Final = "NAIAD_RUN_DIR"
+CONTROL_MODES: Final = ("none", "explicit")
+ALL_MODELS: Final = "*"
+MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One server. `faults` says what does not go together; nothing is checked before."""
+
+    run_dir: str
+    name: str = DEFAULT_NAME
+    repositories: tuple[str, ...] = ()
+    control_mode: str = "none"
+    """none: every model is loaded at start; explicit: those asked for."""
+    load_models: tuple[str, ...] = ()
+    """With explicit control; "*" alone means all."""
+    exit_on_error: bool = False
+    """Stop when a model does not load at start. (Triton's default is true.)"""
+    on_missing_gpu: OnMissingGpu = "fail"
+    log_file: str = ""
+
+    spare_workers_count: int = 1
+    """Warm empty workers per device, so that a replacement is there at once."""
+    start_timeout_seconds: float = 30.0
+    scan_timeout_seconds: float = 60.0
+    drain_seconds: float = 30.0
+    recovery_seconds: float = 2.0
+    """After a restart, for workers to report what they execute and hold."""
+    session_absence_seconds: float = 2.0
+    """A lost client's queued work is cancelled after this time."""
+    heartbeat_interval_ms: int = 200
+    heartbeat_timeout_ms: int = 400
+
+    inline_bytes_max: int = 64 * MIB
+    sessions_max: int = 4096
+    session_requests_max: int = 4096
+    session_bytes_max: int = 512 * MIB
+    session_outbox_bytes_max: int = 256 * MIB
+    session_regions_max: int = 1024
+    log_buffer_bytes_max: int = 4 * MIB
+
+    def faults(self) -> list[str]:
+        """Everything wrong with these settings, one sentence each."""
+        return [*_names(self), *_control(self), *_numbers(self)]
+
+
+def default_run_dir(
+    name: str, *, environment: Mapping[str, str], uid: int, temporary_dir: str = "/tmp"
+) -> str:
+    """$NAIAD_RUN_DIR, else a directory of this user in $XDG_RUNTIME_DIR or /tmp."""
+    chosen = environment.get(RUN_DIR_VARIABLE)
+    if chosen:
+        return chosen
+    base = environment.get("XDG_RUNTIME_DIR") or temporary_dir
+    return f"{base}/naiad-{uid}-{name}"
+
+
+def _names(settings: Settings) -> Iterator[str]:
+    name_fault = model_name_fault(settings.name)
+    if name_fault:
+        yield f"server {name_fault[0].lower()}{name_fault[1:]}".replace("model name", "name", 1)
+    fault = path_fault(settings.run_dir)
+    if fault:
+        yield fault
+
+
+def _control(settings: Settings) -> Iterator[str]:
+    mode = settings.control_mode
+    if mode == "poll":
+        yield (
+            'control mode "poll" is not in this release; use "none", or "explicit" and '
+            "`naiad load MODEL` when a model has changed"
+        )
+    elif mode not in CONTROL_MODES:
+        yield f"control mode {printable(mode)} is unknown; use one of {', '.join(CONTROL_MODES)}"
+    if settings.load_models and mode == "none":
+        yield 'models to load are named, but control mode "none" loads every model; use "explicit"'
+    if ALL_MODELS in settings.load_models and len(settings.load_models) > 1:
+        yield f'"{ALL_MODELS}" loads every model; name it alone'
+    for model in settings.load_models:
+        fault = None if model == ALL_MODELS else model_name_fault(model)
+        if fault:
+            yield fault
+    if settings.on_missing_gpu not in ("fail", "cpu"):
+        yield f"on_missing_gpu {printable(settings.on_missing_gpu)} is unknown; use fail or cpu"
+
+
+def _numbers(settings: Settings) -> Iterator[str]:
+    may_be_zero = {"spare_workers_count", "drain_seconds"}
+    for row in fields(settings):
+        value = getattr(settings, row.name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if value < 0 or (value == 0 and row.name not in may_be_zero):
+            least = "0 or more" if row.name in may_be_zero else "more than 0"
+            yield f"{row.name}: expected {least}, got {value}"
+    if settings.heartbeat_timeout_ms <= settings.heartbeat_interval_ms:
+        yield (
+            f"heartbeat_timeout_ms ({settings.heartbeat_timeout_ms}) must be longer than "
+            f"heartbeat_interval_ms ({settings.heartbeat_interval_ms})"
+        )
