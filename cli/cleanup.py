@@ -6,10 +6,11 @@ import contextlib
 import os
 
 from naiad.protocol.endpoints import Endpoints
+from naiad.shm.janitor import Janitor
 
 
 def cleanup(run_dir: str, name: str) -> list[str]:
-    """Remove sockets, slot files, dead segments; the directory itself when it is empty then.
+    """Remove sockets, slot files and dead segments.
 
     The caller holds the run directory's lock and no process of this server runs. The broker's state
     stays: it removes it itself when it ends cleanly, and after a crash the next one needs it.
@@ -28,4 +29,8 @@ def cleanup(run_dir: str, name: str) -> list[str]:
             continue
         except OSError as error:
             faults.append(f"cannot remove {path}: {error.strerror}")
+    # Locked segments belong to clients that still live. No minimum age: none of ours is being made.
+    janitor = Janitor(name, min_age_s=0)
+    while not janitor.sweep().is_complete:
+        pass
     return faults

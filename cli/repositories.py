@@ -25,8 +25,9 @@ def checked(paths: tuple[str, ...], *, may_be_empty: bool) -> tuple[str, ...]:
         models += len(_subfolders(path))
     if not models and not may_be_empty:
         raise CommandFailed(
-            f"no model in {', '.join(absolute)}: a repository holds one folder per model "
-            "(MODEL/1/model.onnx, MODEL/config.pbtxt); with --control-mode explicit it may be empty",
+            f"no model in {', '.join(absolute)}; a repository holds one folder per model: "
+            "MODEL/config.pbtxt and MODEL/1/model.onnx (with --control-mode explicit it may be "
+            "empty)",
             ExitCode.USAGE,
         )
     return absolute
@@ -44,13 +45,23 @@ def _subfolders(path: str) -> list[str]:
         raise _wrong(f"cannot read {path}: {error.strerror}") from error
     names = {entry.name for entry in found}
     folders = [entry.name for entry in found if entry.is_dir() and not entry.name.startswith(".")]
-    has_only_versions = bool(folders) and all(name.isdecimal() for name in folders)
-    if CONFIG_NAME in names or has_only_versions:
+    if CONFIG_NAME in names or _are_versions(path, folders):
         raise _wrong(
             f"{path} is the folder of one model; give the repository it lies in: "
             f"{os.path.dirname(path)}"
         )
     return folders
+
+
+def _are_versions(path: str, folders: list[str]) -> bool:
+    """Whether these are a model's versions: all are numbers and one of them holds a model."""
+    if not folders or not all(name.isdecimal() for name in folders):
+        return False
+    return any(
+        name.startswith("model.")
+        for folder in folders
+        for name in os.listdir(os.path.join(path, folder))
+    )
 
 
 def _wrong(text: str) -> CommandFailed:

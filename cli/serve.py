@@ -13,7 +13,6 @@ from naiad.cli.cleanup import cleanup
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.log import LogWriter
-from naiad.cli.resources import usable_cores
 from naiad.cli.startup import Status, failed_models
 from naiad.cli.supervisor import Plan, Supervisor
 from naiad.cli.tables import table
