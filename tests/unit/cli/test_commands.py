@@ -1,0 +1,146 @@
+"""The root command, the first look at a repository, the run directory: what a person gets wrong."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from naiad.cli import repositories, run_dir
+from naiad.cli.exit_codes import ExitCode
+from naiad.cli.failure import CommandFailed
+from naiad.cli.main import COMMANDS, main
+from naiad.cli.startup import failed_models, is_settled
+from naiad.cli.tables import table
+
+
+def test_naiad_alone_is_friendly(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == ExitCode.DONE
+    out = capsys.readouterr().out
+    assert "naiad serve model_repository" in out
+    assert "--help" in out
+
+
+def test_help_lists_every_command_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == ExitCode.DONE
+    out = capsys.readouterr().out
+    for name, entry in COMMANDS.items():
+        assert f"  {name} " in out
+        assert entry.summary in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "hint"),
+    [
+        (["foo"], "No such command 'foo'", "naiad --help"),
+        (["serve"], "Missing argument 'REPOSITORY...'", "naiad serve --help"),
+        (["serve", "--fast", "."], "--fast", "naiad serve --help"),
+        (["serve", ".", "--load-model", "m"], "--control-mode explicit", "naiad serve --help"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence(
+    arguments: list[str], said: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == ExitCode.USAGE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("naiad: ")
+    assert said in line
+    assert line.endswith(f" (see {hint})")
+
+
+@pytest.mark.parametrize(
+    ("tree", "given", "said"),
+    [
+        ([], "nowhere", "there is no {}/nowhere; give the folder that holds the models"),
+        (["file"], "file", "{}/file is a file; give the folder that holds the models"),
+        (
+            ["m/config.pbtxt"],
+            "m",
+            "{}/m is the folder of one model; give the repository it lies in",
+        ),
+        (["m/1/model.onnx"], "m", "{}/m is the folder of one model"),
+        (["repository/"], "repository", "no model in {}/repository; a repository holds one folder"),
+    ],
+)
+def test_what_is_no_repository_is_refused(
+    tmp_path: Path, tree: list[str], given: str, said: str
+) -> None:
+    plant(tmp_path, tree)
+    with pytest.raises(CommandFailed) as failure:
+        repositories.checked((str(tmp_path / given),), may_be_empty=False)
+    assert failure.value.code == ExitCode.USAGE
+    assert failure.value.message.startswith(said.format(tmp_path))
+
+
+def test_repositories_are_accepted(tmp_path: Path) -> None:
+    plant(tmp_path, ["a/m/config.pbtxt", "b/7/1/model.onnx", "empty/"])
+    both = (str(tmp_path / "a"), str(tmp_path / "b"))
+    assert repositories.checked(both, may_be_empty=False) == both
+    empty = (str(tmp_path / "empty"),)
+    assert repositories.checked(empty, may_be_empty=True) == empty
+
+
+def plant(root: Path, paths: list[str]) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith("/"):
+            (root / path).mkdir()
+        else:
+            (root / path).touch()
+
+
+def test_the_run_directory_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    monkeypatch.delenv(run_dir.VARIABLE, raising=False)
+    assert run_dir.located("here") == f"{Path.cwd()}/here"
+    assert run_dir.located(None, "x") == f"/run/user/7/naiad-{os.geteuid()}-x"
+    monkeypatch.setenv(run_dir.VARIABLE, "/there")
+    assert run_dir.located(None) == "/there"
+
+
+def test_a_run_directory_is_made_private_and_open_ones_are_refused(tmp_path: Path) -> None:
+    fresh = tmp_path / "a" / "run"
+    run_dir.prepare(str(fresh))
+    assert fresh.stat().st_mode & 0o777 == 0o700
+    fresh.chmod(0o777)
+    with pytest.raises(CommandFailed, match="mode 0777: others could"):
+        run_dir.prepare(str(fresh))
+
+
+def test_paths_that_cannot_be_run_directories_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CommandFailed, match="choose another --run-dir"):
+        run_dir.prepare(str(tmp_path / "file"))
+    with pytest.raises(CommandFailed, match="too long: a Unix socket path holds 107 bytes"):
+        run_dir.prepare(str(tmp_path / ("x" * 100)))
+
+
+def test_a_second_server_is_refused_by_the_pid_of_the_first(tmp_path: Path) -> None:
+    first = run_dir.lock(str(tmp_path))
+    with pytest.raises(CommandFailed, match=rf"\(pid {os.getpid()}\) already runs") as failure:
+        run_dir.lock(str(tmp_path))
+    assert failure.value.code == ExitCode.RUN_DIR
+    os.close(first)
+    os.close(run_dir.lock(str(tmp_path)))
+
+
+def test_plain_tables_are_aligned_and_have_no_colours() -> None:
+    text = table(("MODEL", "STATE", "N"), [("mlp", "READY", 2), ("identity", "UNAVAILABLE", None)])
+    assert text == (
+        "MODEL     STATE        N\n"
+        "mlp       READY        2\n"
+        "identity  UNAVAILABLE"
+    )  # fmt: skip
+
+
+def test_a_start_is_settled_when_nothing_is_on_its_way() -> None:
+    ready = {"name": "a", "version": 1, "state": "READY", "reason": ""}
+    failed = {"name": "b", "version": 2, "state": "UNAVAILABLE", "reason": "no file"}
+    loading = {"name": "c", "version": 1, "state": "LOADING", "reason": ""}
+    assert is_settled({"models": []})
+    assert is_settled({"models": [ready, failed]})
+    assert not is_settled({"models": [ready, loading]})
+    assert failed_models({"models": [ready, failed]}) == ["b 2: no file"]
