@@ -1,1 +1,1 @@
-"""What the broker decides, as pure functions of (events, now). No clock, socket, file, lock or log."""
+"""What the broker decides, as a pure function of (events, now). No clock, socket, file or log."""

@@ -1,0 +1,243 @@
+"""Requests on their way into a queue: found, checked, bounded, put in their place.
+
+Common to all schedulers. Whatever is wrong becomes one error answer and disturbs nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from naiad.broker.core.answers import Answers
+from naiad.broker.core.events import Frames
+from naiad.broker.core.job import Job
+from naiad.broker.core.models import ModelState, ModelVersion
+from naiad.broker.core.sessions import Session
+from naiad.broker.core.world import NAMED_REGION_BASE, World
+from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
+from naiad.protocol.messages import InferRequest, OutputRequest, Place, Tensor
+
+SHARED_FRAME_BYTES_MAX: Final = 256 * 1024
+"""A larger frame that a request does not fill is copied from, so that it cannot be kept alive."""
+
+_INLINE = int(Place.INLINE)
+_REGION = int(Place.REGION)
+_make = tuple.__new__
+
+
+class Admission:
+    """Turns InferRequests into queued Jobs."""
+
+    def __init__(self, world: World, answers: Answers) -> None:
+        self._world = world
+        self._answers = answers
+
+    def admit(self, session: Session, request: InferRequest, frames: Frames) -> None:
+        """Queue one request, or answer it with its error."""
+        try:
+            self._queue(session, request, frames)
+        except NaiadError as fault:
+            label = request.label
+            if label:
+                fault.message = f"[request id: {label}] {fault.message}"
+            self._answers.refuse(session, request.id, fault)
+
+    def _queue(self, session: Session, request: InferRequest, frames: Frames) -> None:
+        world = self._world
+        job = self.prepare(session, request, frames)
+        model = job.model
+        level = model.level_policy(request.priority)
+        if level.size_max and model.queue.queued_at(level.rank) >= level.size_max:
+            model.statistics.rejected_count += 1
+            raise Unavailable(
+                f"Exceeds maximum queue size: {level.size_max} requests wait for"
+                f" '{model.name}'; try again later",
+                code=Code.QUEUE_FULL,
+            )
+        job.level = level.rank
+        timeout_ns = level.timeout_ns
+        asked_ns = request.timeout_us * 1000
+        if asked_ns and level.override and (asked_ns < timeout_ns or not timeout_ns):
+            timeout_ns = asked_ns
+        if timeout_ns:
+            job.timeout_ns = timeout_ns
+            job.deadline_ns = world.now_ns + timeout_ns
+            world.deadlines.add(job)
+        session.jobs[request.id] = job
+        session.bytes += job.inline_bytes
+        model.queue.push(job)
+        world.dirty[model] = None
+
+    def prepare(self, session: Session, request: InferRequest, frames: Frames) -> Job:
+        """A job for a request that passed every check but is in no queue yet.
+
+        Raises NaiadError: unknown model, wrong tensors, over a budget, draining.
+        """
+        world = self._world
+        limits = world.limits
+        if len(session.jobs) >= limits.session_requests_max:
+            raise Unavailable(
+                f"{len(session.jobs)} requests in flight, at most {limits.session_requests_max}"
+                " per client; wait for answers",
+                code=Code.BUDGET_EXCEEDED,
+            )
+        if world.draining:
+            raise Unavailable(
+                "Server is stopping, scheduler for model has stopped accepting new inference"
+                " requests",
+                code=Code.DRAINING,
+            )
+        key = (request.model, request.version)
+        model = world.found.get(key)
+        if model is None:
+            model = world.found[key] = self.find(*key)
+        if request.sequence is not None:
+            raise _not_yet("sequence_id", "sequence batching")
+        signature = model.signature
+        assert signature is not None, "a READY model has a signature"
+        rows, batch_key = signature.check(request)
+
+        job = Job(world.number(), session, request, model, frames, world.now_ns)
+        job.rows = rows
+        job.key = batch_key
+        inline_bytes = 0
+        regional = False
+        for tensor in request.inputs:
+            if tensor[3] == _INLINE:
+                size = tensor[6]
+                inline_bytes += size
+                frame_bytes = len(frames[tensor[4]])
+                if frame_bytes > SHARED_FRAME_BYTES_MAX and frame_bytes != size:
+                    regional = True
+            else:
+                regional = True
+        if regional or request.outputs:
+            self._place(job)
+        if inline_bytes:
+            job.inline_bytes = inline_bytes
+            if session.bytes + inline_bytes > limits.session_bytes_max:
+                raise Unavailable(
+                    f"{session.bytes + inline_bytes} inline bytes in flight, at most"
+                    f" {limits.session_bytes_max} per client; wait for answers",
+                    code=Code.BUDGET_EXCEEDED,
+                )
+
+        job.priority = request.priority
+        if not model.config.naiad.retry:
+            job.retryable = False
+        return job
+
+    def find(self, name: str, version: int) -> ModelVersion:
+        """The version that serves a request; -1 is the highest READY one.
+
+        Raises RequestError(NOT_FOUND) or Unavailable(NOT_READY) with Triton's texts.
+        """
+        model = self._world.models.get(name)
+        if model is None:
+            raise RequestError(
+                f"Request for unknown model: '{name}' is not found", code=Code.NOT_FOUND
+            )
+        if version < 0:
+            newest = model.newest()
+            if newest is not None:
+                return newest
+            states = {one.state for one in model.all_versions()}
+            reasons = (
+                "; ".join(
+                    f"version {one.version} is {one.state}"
+                    + (f": {one.reason}" if one.reason else "")
+                    for one in model.all_versions()
+                )
+                or model.failure
+            )
+            raise RequestError(
+                f"Request for unknown model: '{name}' has no available versions"
+                + (f" ({reasons})" if reasons else ""),
+                code=Code.NOT_FOUND,
+                retryable=ModelState.LOADING in states,
+            )
+        found = model.versions.get(version) or model.incoming.get(version)
+        if found is None:
+            raise RequestError(
+                f"Request for unknown model: '{name}' version {version} is not found",
+                code=Code.NOT_FOUND,
+            )
+        if found.state is not ModelState.READY:
+            why = f" ({found.state}{': ' + found.reason if found.reason else ''})"
+            raise Unavailable(
+                f"Request for unknown model: '{name}' version {version} is not at ready state{why}",
+                code=Code.NOT_READY,
+            )
+        return found
+
+    def _place(self, job: Job) -> None:
+        """Give region places the broker's own ids, checked; copy out of large shared frames."""
+        session = job.session
+        request = job.request
+        frames = job.frames
+        own_frames: Frames | None = None
+        inputs = []
+        read: list[tuple[int, int, int]] = []
+        for tensor in request.inputs:
+            name, datatype, shape, place, region, offset, size = tensor
+            if place == _REGION:
+                number, offset = self._resolve(session, region, offset, size, f"input '{name}'")
+                read.append((number, offset, offset + size))
+                tensor = Tensor(name, datatype, shape, _REGION, number, offset, size)
+            else:
+                if own_frames is None:
+                    own_frames = []
+                frame = frames[region]
+                own_frames.append(frame if len(frame) == size else frame[offset : offset + size])
+                tensor = Tensor(name, datatype, shape, _INLINE, len(own_frames) - 1, 0, size)
+            inputs.append(tensor)
+        outputs = []
+        for output in request.outputs:
+            if output.place == _REGION:
+                number, offset = self._resolve(
+                    session, output.region, output.offset, output.size, f"output '{output.name}'"
+                )
+                end = offset + output.size
+                if any(n == number and offset < e and s < end for n, s, e in read):
+                    job.retryable = False
+                output = OutputRequest(output.name, _REGION, number, offset, output.size)
+            outputs.append(output)
+        job.frames = own_frames or []
+        job.request = request._replace(inputs=tuple(inputs), outputs=tuple(outputs))
+
+    def _resolve(
+        self, session: Session, region: int, offset: int, size: int, what: str
+    ) -> tuple[int, int]:
+        """(the broker's region id, offset in the segment) of a range a client named."""
+        world = self._world
+        if region >= NAMED_REGION_BASE:
+            known = world.regions.get(region)
+            if known is None:
+                raise RequestError(
+                    f"Unable to find shared memory region for {what}: it was unregistered",
+                    code=Code.NOT_FOUND,
+                )
+        else:
+            known = session.regions.get(region)
+            if known is None:
+                raise RequestError(
+                    f"{what}: region {region} is not registered by this client; register it first",
+                    code=Code.NOT_FOUND,
+                )
+        if offset >= known.size and (size or offset > known.size):
+            raise RequestError(
+                f"Invalid offset for shared memory region: {what} begins at {offset}, the region"
+                f" has {known.size} bytes"
+            )
+        if offset + size > known.size:
+            raise RequestError(
+                f"Invalid offset + byte size for shared memory region: {what} ends at"
+                f" {offset + size}, the region has {known.size} bytes"
+            )
+        return known.id, offset
+
+
+def _not_yet(field: str, feature: str) -> RequestError:
+    return RequestError(
+        f"{field}: {feature} is not in this release; send the request without it",
+        code=Code.UNSUPPORTED,
+    )

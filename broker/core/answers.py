@@ -1,0 +1,173 @@
+"""Answers on their way to clients: gathered while events are handled, sent once per session."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from naiad.broker.core.events import Frames, SendAnswers, TellSession
+from naiad.broker.core.job import Job, JobState
+from naiad.broker.core.sessions import Session
+from naiad.broker.core.world import World
+from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
+from naiad.protocol.messages import InferAnswer, Place, Region, Released, Tensor
+
+ANSWERS_PER_MESSAGE_MAX: Final = 512
+SMALL_BYTES_MAX: Final = 16 * 1024
+"""Inline tensors up to this size share one frame of a message; larger ones travel by reference."""
+
+_INLINE = int(Place.INLINE)
+_make = tuple.__new__
+
+
+class Outgoing:
+    """The next ANSWERS message of one session: frame 0 collects the small tensors."""
+
+    __slots__ = ("answers", "frames", "regions", "released", "session", "small", "small_bytes")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.answers: list[InferAnswer] = []
+        self.regions: dict[int, Region] = {}
+        self.released: list[int] = []
+        self.frames: Frames = []
+        self.small: Frames = []
+        self.small_bytes = 0
+
+    def pack(self, tensors: tuple[Tensor, ...], frames: Frames) -> tuple[Tensor, ...]:
+        """The tensors with their inline bytes moved from another message's frames into this one."""
+        packed = []
+        for tensor in tensors:
+            name, datatype, shape, place, frame_index, offset, size = tensor
+            if place == _INLINE:
+                frame = frames[frame_index]
+                if size <= SMALL_BYTES_MAX:
+                    where, at = 0, self.small_bytes
+                    self.small.append(
+                        frame if len(frame) == size else frame[offset : offset + size]
+                    )
+                    self.small_bytes += size
+                else:
+                    self.frames.append(
+                        frame if len(frame) == size else frame[offset : offset + size]
+                    )
+                    where, at = len(self.frames), 0
+                tensor = _make(Tensor, (name, datatype, shape, _INLINE, where, at, size))
+            packed.append(tensor)
+        return tuple(packed)
+
+    def message_frames(self) -> Frames:
+        return [b"".join(self.small), *self.frames] if self.small or self.frames else []
+
+
+class Answers:
+    """Ends jobs: each gets exactly one final answer, whatever happens to it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._outgoing: dict[int, Outgoing] = {}
+
+    def to(self, session: Session) -> Outgoing:
+        """The message that the session gets when this round of events is handled."""
+        found = self._outgoing.get(session.key)
+        if found is None:
+            found = self._outgoing[session.key] = Outgoing(session)
+        return found
+
+    def make_room(self, session: Session) -> None:
+        """Send what the session has if its message is full; call it while holding no Outgoing."""
+        found = self._outgoing.get(session.key)
+        if found is not None and len(found.answers) >= ANSWERS_PER_MESSAGE_MAX:
+            del self._outgoing[session.key]
+            self._flush_one(found)
+
+    def refuse(self, session: Session, request_id: int, fault: NaiadError) -> None:
+        """The error answer of a request that never became a job."""
+        self.make_room(session)
+        self.to(session).answers.append(InferAnswer(request_id, fault.wire(), -1, ()))
+
+    def fail(self, job: Job, fault: NaiadError) -> None:
+        """End a job that no worker has with an error."""
+        self._forget(job)
+        job.state = JobState.DONE
+        self._error(job, fault)
+
+    def abandon(self, job: Job, fault: NaiadError) -> None:
+        """Answer a job now although a worker still has its memory: RELEASED follows later."""
+        session = job.session
+        session.jobs.pop(job.request.id, None)
+        session.bytes -= job.inline_bytes
+        session.zombies[job.request.id] = job
+        job.state = JobState.ANSWERED
+        self._error(job, fault)
+
+    def release(self, job: Job) -> None:
+        """The worker is done with (or dead before) an abandoned job: its memory is free."""
+        job.state = JobState.DONE
+        if job.session.zombies.pop(job.request.id, None) is not None:
+            self._released(job)
+
+    def withdraw(self, job: Job, fault: NaiadError) -> None:
+        """End a queued job early (cancelled, expired): its answer and RELEASED in one go."""
+        self.fail(job, fault)
+        self._released(job)
+
+    def finish(self, job: Job) -> None:
+        """Bookkeeping of a job whose answer the caller puts together itself."""
+        self._forget(job)
+        job.state = JobState.DONE
+
+    def flush(self) -> None:
+        """Emit everything gathered, one message per session."""
+        if self._outgoing:
+            for outgoing in self._outgoing.values():
+                self._flush_one(outgoing)
+            self._outgoing.clear()
+
+    def _flush_one(self, outgoing: Outgoing) -> None:
+        session = outgoing.session
+        if session.ended:
+            return
+        if outgoing.answers:
+            self._send(outgoing)
+        if outgoing.released and session.connected:
+            # After the error answers, never before them: the client looks for both, in this order.
+            message = Released(self._world.incarnation, tuple(outgoing.released))
+            self._world.actions.append(TellSession(session.key, message))
+
+    def _send(self, outgoing: Outgoing) -> None:
+        session = outgoing.session
+        regions = tuple(outgoing.regions.values())
+        frames = outgoing.message_frames()
+        action = SendAnswers(session.key, outgoing.answers, regions, frames)
+        if session.connected:
+            self._world.actions.append(action)
+        else:
+            session.undelivered.append(action)
+
+    def _forget(self, job: Job) -> None:
+        session = job.session
+        if session.jobs.pop(job.request.id, None) is not None:
+            session.bytes -= job.inline_bytes
+
+    def _error(self, job: Job, fault: NaiadError) -> None:
+        label = job.request.label
+        code, message, retryable = fault.wire()
+        if label:
+            message = f"[request id: {label}] {message}"
+        statistics = job.model.statistics
+        statistics.fail_count += 1
+        statistics.fail_ns += self._world.now_ns - job.first_enqueued_ns
+        answer = InferAnswer(job.request.id, (code, message, retryable), job.model.version, ())
+        self.to(job.session).answers.append(answer)
+
+    def _released(self, job: Job) -> None:
+        if not job.session.ended:
+            self.to(job.session).released.append(job.request.id)
+
+
+def timeout_error() -> NaiadError:
+    return Unavailable("Request timeout expired", code=Code.TIMEOUT)
+
+
+def cancelled_error() -> NaiadError:
+    return RequestError("request was cancelled", code=Code.CANCELLED)

@@ -1,0 +1,97 @@
+"""Which requests go next, or when to look again: Triton's rules of preferred sizes and delay.
+
+Source of the behaviour: Triton's dynamic batcher. Different here: a batch takes requests of one key
+wherever they stand in the queue, not only a contiguous prefix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from naiad.broker.core.deadlines import NEVER_NS
+from naiad.broker.core.job import Job
+from naiad.broker.core.queue import Lane, Level, ModelQueue
+
+LANES_EXAMINED_MAX: Final = 16
+"""While the oldest lane waits for its delay, at most this many others may overtake it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """How requests of one model are put together. Sizes in rows (dim 0), delay in nanoseconds.
+
+    `batching` False is the default scheduler: every request runs alone.
+    """
+
+    batching: bool = False
+    rows_max: int = 1
+    preferred: tuple[int, ...] = ()
+    delay_ns: int = 0
+
+
+Choice = tuple[list[Job], int]
+"""The jobs to send now (may be empty), and when to ask again (NEVER_NS: at the next event)."""
+
+
+def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int) -> Choice:
+    """The next batch. Nothing is removed from the queue; the caller takes the jobs out."""
+    if queue.suspects:
+        return [queue.suspects[0]], NEVER_NS
+    levels = list(queue.levels())
+    if not levels:
+        return [], NEVER_NS
+    lane = levels[0].oldest()
+    if not policy.batching:
+        return [lane.head()], NEVER_NS
+    jobs, wake_ns = _from_lane(levels, lane, policy, now_ns)
+    if jobs or policy.delay_ns == 0 or len(levels[0].lanes) == 1:
+        return jobs, wake_ns
+    for other in levels[0].by_age(LANES_EXAMINED_MAX):
+        if other is lane:
+            continue
+        jobs, other_wake_ns = _from_lane(levels, other, policy, now_ns)
+        if jobs:
+            return jobs, NEVER_NS
+        wake_ns = min(wake_ns, other_wake_ns)
+    return [], wake_ns
+
+
+def _from_lane(levels: list[Level], lane: Lane, policy: BatchPolicy, now_ns: int) -> Choice:
+    head = lane.head()
+    due_ns = head.enqueued_ns + policy.delay_ns
+    preferred = policy.preferred
+    lanes = [lane]
+    waiting_rows = lane.rows
+    if len(levels) > 1:
+        for level in levels[1:]:
+            below = level.lanes.get(lane.key)
+            if below is not None:
+                lanes.append(below)
+                waiting_rows += below.rows
+                due_ns = min(due_ns, below.head().enqueued_ns + policy.delay_ns)
+    overdue = now_ns >= due_ns
+    if not overdue and preferred and waiting_rows < preferred[0] and waiting_rows < policy.rows_max:
+        return [], due_ns
+
+    jobs: list[Job] = []
+    rows = 0
+    best = 0
+    full = False
+    for source in lanes:
+        for job in source.jobs.values():
+            if rows + job.rows > policy.rows_max:
+                full = True
+                break
+            jobs.append(job)
+            rows += job.rows
+            if rows in preferred:
+                best = len(jobs)
+        if full:
+            break
+    full = full or rows == policy.rows_max
+    if best and (not overdue or policy.delay_ns == 0):
+        return jobs[:best], NEVER_NS
+    if full or overdue:
+        return jobs, NEVER_NS
+    return [], due_ns

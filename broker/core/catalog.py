@@ -1,0 +1,391 @@
+"""Models come and go: load, reload, unload, as the repository and the operator say.
+
+A reload is make-before-break: the incoming generation loads beside the serving one, the swap is
+one step, the old one drains. A failed load leaves the old one serving and says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from naiad.broker.core.events import Json, SaveState, ScanRepository, SendReply
+from naiad.broker.core.fleet import Fleet
+from naiad.broker.core.instances import Instance, InstanceState
+from naiad.broker.core.models import Model, ModelState, ModelVersion
+from naiad.broker.core.world import World
+from naiad.config.model import ModelConfig
+from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError, Unavailable
+
+SCANS_PENDING_MAX: Final = 1024
+INSTANCES_MAX: Final = 4096
+
+Call = tuple[int, int]
+
+
+class Scan:
+    """A question to the repository helper and whom its answer concerns."""
+
+    __slots__ = ("calls", "names", "override")
+
+    def __init__(self, names: tuple[str, ...] | None, calls: list[Call], override: str | None):
+        self.names = names
+        self.calls = calls
+        self.override = override
+
+
+class Catalog:
+    """Owns the table of models and the decision which generation serves."""
+
+    def __init__(self, world: World, *, explicit: bool) -> None:
+        self._world = world
+        self.explicit = explicit
+        self.fleet: Fleet
+        self._scans: dict[int, Scan] = {}
+        self.settled_once = False
+        """Whether every model of the start has become READY or UNAVAILABLE."""
+
+    # --- asking for loads --------------------------------------------------------------
+
+    def start(self, names: tuple[str, ...] | None) -> None:
+        """Load what is served from the beginning; None means every model of the repositories."""
+        if names is None or names:
+            self._scan(names, [], None)
+        else:
+            self.settled_once = True
+
+    def load(self, name: str, call: Call, override: str | None) -> None:
+        """Load or reload one model; the call is answered when it has settled."""
+        if not self.explicit:
+            raise Unavailable(
+                "explicit model load / unload is not allowed if polling is enabled; start the"
+                " server with --control-mode explicit to allow it",
+                retryable=False,
+            )
+        if len(self._scans) >= SCANS_PENDING_MAX:
+            raise Unavailable("too many loads at once; wait for some to end")
+        self._scan((name,), [call], override)
+
+    def unload(self, name: str, call: Call) -> None:
+        """Drain and end every version of a model; unknown names succeed, as in Triton."""
+        if not self.explicit:
+            raise Unavailable(
+                "explicit model load / unload is not allowed if polling is enabled; start the"
+                " server with --control-mode explicit to allow it",
+                retryable=False,
+            )
+        model = self._world.models.get(name)
+        if model is not None:
+            model.override = None
+            for version in model.all_versions():
+                if (
+                    version.state is not ModelState.UNLOADING
+                    and version not in self._world.retiring
+                ):
+                    self.fleet.retire(version)
+            model.incoming = {}
+            self._answer(model, None)
+        self._world.actions.append(SendReply(*call, None, {}))
+        self._world.actions.append(SaveState())
+
+    def _scan(self, names: tuple[str, ...] | None, calls: list[Call], override: str | None) -> None:
+        token = self._world.number()
+        self._scans[token] = Scan(names, calls, override)
+        self._world.actions.append(ScanRepository(token, names, override))
+
+    # --- answers of the repository helper ----------------------------------------------
+
+    def scanned(self, token: int, entries: tuple[Json, ...], fault: str | None) -> None:
+        scan = self._scans.pop(token, None)
+        if scan is None:
+            return
+        if fault is not None:
+            self._world.log("error", f"model repository: {fault}")
+            for call in scan.calls:
+                self._reply(call, RequestError(fault))
+        seen = set()
+        for entry in entries:
+            seen.add(str(entry["name"]))
+            self._begin(entry, scan)
+        for name in scan.names or ():
+            if name not in seen and fault is None:
+                self._missing(name, scan.calls)
+        self.fleet.assign()
+        self.fleet.want()
+        self._check_settled()
+
+    def _missing(self, name: str, calls: list[Call]) -> None:
+        text = f"failed to load '{name}', failed to poll from model repository: no such model there"
+        self._world.log("error", text)
+        if name not in self._world.models:
+            model = self._world.models[name] = Model(name)
+            model.failure = text
+        for call in calls:
+            self._reply(call, NaiadError(text, code=Code.INTERNAL))
+
+    def _begin(self, entry: Json, scan: Scan) -> None:
+        world = self._world
+        name = str(entry["name"])
+        model = world.models.get(name)
+        if model is None:
+            model = world.models[name] = Model(name)
+        for warning in entry.get("warnings", ()):
+            world.log("warning", f"model {name}: {warning}")
+        faults = [str(fault) for fault in entry.get("faults", ())]
+        versions = [int(version) for version in entry.get("versions", ())]
+        config_json = entry.get("config")
+        if not faults and not versions:
+            faults = [
+                f"at least one version must be available under the version policy of model '{name}'"
+            ]
+        if faults or config_json is None:
+            self._refuse(model, faults, scan.calls)
+            return
+        if self._is_same(model, entry, scan):
+            for call in scan.calls:
+                self._reply(call, None)
+            return
+        config = ModelConfig.from_json(config_json)
+        for version in model.incoming.values():
+            self.fleet.retire(version)
+        if model.incoming:
+            self._answer(
+                model,
+                RequestError(
+                    "Newer operation has been applied to the model lifecycle, current load"
+                    " operation is out-dated."
+                ),
+            )
+        model.calls.extend(scan.calls)
+        model.override = scan.override
+        model.failure = ""
+        generation = world.number()
+        fresh = {}
+        for number in versions:
+            version = ModelVersion(name, number, str(entry["directory"]), config, generation)
+            version.fingerprint = str(entry.get("fingerprint", ""))
+            version.load_started_ns = world.now_ns
+            version.move(ModelState.LOADING)
+            self._make_instances(version)
+            fresh[number] = version
+        model.incoming = fresh
+        model.incoming_since_ns = world.now_ns
+        if not any(one.is_ready for one in model.versions.values()):
+            self._swap(model)
+        world.actions.append(SaveState())
+
+    def _is_same(self, model: Model, entry: Json, scan: Scan) -> bool:
+        """Whether a plain load finds what is served already: a success without a reload."""
+        fingerprint = str(entry.get("fingerprint", ""))
+        served = model.versions.values()
+        return (
+            scan.override is None
+            and model.override is None
+            and bool(fingerprint)
+            and bool(model.versions)
+            and all(one.state is ModelState.READY for one in served)
+            and all(one.fingerprint == fingerprint for one in served)
+        )
+
+    def _refuse(self, model: Model, faults: list[str], calls: list[Call]) -> None:
+        reason = "; ".join(faults) or "its configuration cannot be read"
+        model.failure = reason
+        self._world.log("error", f"model {model.name}: {reason}")
+        for call in calls:
+            self._reply(call, RequestError(f"load failed for model '{model.name}': {reason}"))
+
+    def _make_instances(self, version: ModelVersion) -> None:
+        world = self._world
+        total = sum(max(1, group.count) for group in version.config.instance_groups) or 1
+        version.threads = version.config.naiad.threads or max(1, world.limits.cores // total)
+        index = 0
+        for group in version.config.instance_groups:
+            gpus = group.gpus if group.kind == "KIND_GPU" else (0,)
+            for gpu in gpus:
+                for copy in range(max(1, group.count)):
+                    if index >= INSTANCES_MAX:
+                        return
+                    device = f"gpu:{gpu}" if group.kind == "KIND_GPU" else "cpu"
+                    name = f"{group.name or version.name}_{copy}"
+                    if group.kind == "KIND_GPU":
+                        name += f"_gpu{gpu}"
+                    if len(version.config.version_policy.versions) != 1:
+                        name += f"_v{version.version}" if version.version != 1 else ""
+                    instance = Instance(world.number(), version, name, group.kind, device, gpu)
+                    instance.waiting_since_ns = world.now_ns
+                    version.instances.append(instance)
+                    world.instances[instance.id] = instance
+                    index += 1
+
+    # --- settling ----------------------------------------------------------------------
+
+    def settled(self, version: ModelVersion) -> None:
+        """A version became READY or UNAVAILABLE, or one more of its instances is there."""
+        model = self._world.models.get(version.name)
+        if model is None:
+            return
+        if model.incoming.get(version.version) is version:
+            if version.state is ModelState.UNAVAILABLE:
+                self._give_up(model, version.reason)
+            else:
+                self._try_swap(model)
+        elif model.versions.get(version.version) is version:
+            self._settle_serving(model)
+        self._check_settled()
+
+    def _try_swap(self, model: Model) -> None:
+        """Swap once every instance is there, or the missing ones only lack a slot for too long."""
+        waited_ns = self._world.now_ns - model.incoming_since_ns
+        patience_ns = self._world.limits.slot_wait_ns
+        for version in model.incoming.values():
+            if version.state is not ModelState.READY:
+                return
+            missing = [one for one in version.instances if not one.serves]
+            if any(one.state is InstanceState.LOADING for one in missing):
+                return
+            if missing and waited_ns < patience_ns:
+                when_ns = model.incoming_since_ns + patience_ns
+                generation = version.generation
+                self._world.at(when_ns, lambda: self._swap_late(model, generation))
+                return
+        self._swap(model)
+
+    def _swap_late(self, model: Model, generation: int) -> None:
+        if any(one.generation == generation for one in model.incoming.values()):
+            self._try_swap(model)
+
+    def _swap(self, model: Model) -> None:
+        old = list(model.versions.values())
+        model.versions = model.incoming
+        model.incoming = {}
+        self._world.forget_lookups()
+        for version in old:
+            self._move_queue(version, model)
+            if version.state is not ModelState.UNLOADING:
+                self.fleet.retire(version)
+        if all(version.state is ModelState.READY for version in model.versions.values()):
+            self._settle_serving(model)
+        self._world.actions.append(SaveState())
+
+    def _move_queue(self, old: ModelVersion, model: Model) -> None:
+        """Requests that the old generation had not begun go to the new one where they still fit."""
+        new = model.versions.get(old.version) or model.newest()
+        if new is None or new.signature is None:
+            return
+        for job in list(old.queue.jobs()):
+            if job.request.version >= 0 and job.request.version != new.version:
+                continue
+            try:
+                rows, key = new.signature.check(job.request)
+            except RequestError:
+                continue
+            old.queue.remove(job)
+            job.model = new
+            job.rows = rows
+            job.key = key
+            job.level = new.level_policy(job.priority).rank
+            if job.suspect:
+                new.queue.push_front(job)
+            else:
+                new.queue.push(job)
+        self._world.wake(new)
+
+    def _give_up(self, model: Model, reason: str) -> None:
+        failed = model.incoming
+        model.incoming = {}
+        model.failure = f"last load failed: {reason}"
+        for version in failed.values():
+            self.fleet.retire(version)
+        self._answer(model, _load_error(model.name, min(failed), reason))
+
+    def _settle_serving(self, model: Model) -> None:
+        states = {version.state for version in model.versions.values()}
+        if ModelState.LOADING in states or not model.calls:
+            return
+        broken = next(
+            (one for one in model.versions.values() if one.state is ModelState.UNAVAILABLE), None
+        )
+        if broken is not None:
+            self._answer(model, _load_error(model.name, broken.version, broken.reason))
+        else:
+            self._answer(model, None)
+
+    def _answer(self, model: Model, fault: NaiadError | None) -> None:
+        calls, model.calls = model.calls, []
+        for call in calls:
+            self._reply(call, fault)
+
+    def _reply(self, call: Call, fault: NaiadError | None) -> None:
+        self._world.actions.append(SendReply(*call, fault, {} if fault is None else None))
+
+    def _check_settled(self) -> None:
+        if self.settled_once or self._scans:
+            return
+        if all(
+            version.state is not ModelState.LOADING
+            for model in self._world.models.values()
+            for version in model.versions.values()
+        ):
+            self.settled_once = True
+            self._world.log("info", "all models of the start have settled")
+
+    # --- for the state file ------------------------------------------------------------
+
+    def restore(self, saved: list[dict[str, Any]]) -> None:
+        """Models of an earlier broker, as `saved_models` wrote them: instances keep their ids."""
+        world = self._world
+        for entry in saved:
+            name = entry["name"]
+            model = world.models.setdefault(name, Model(name))
+            model.override = entry["override"]
+            config = ModelConfig.from_json(entry["config"])
+            version = ModelVersion(
+                name, entry["version"], entry["directory"], config, entry["generation"]
+            )
+            version.fingerprint = entry["fingerprint"]
+            version.threads = entry["threads"]
+            version.load_started_ns = world.now_ns
+            version.move(ModelState.LOADING)
+            if entry["completed"]:
+                version.complete(config)
+            for ident, instance_name, kind, device, device_id in entry["instances"]:
+                instance = Instance(ident, version, instance_name, kind, device, device_id)
+                version.instances.append(instance)
+                world.instances[ident] = instance
+            if entry["completed"] and entry["was_ready"]:
+                # It served before: requests queue while its workers say hello or are replaced.
+                version.move(ModelState.READY)
+            model.versions[version.version] = version
+
+    def saved_models(self) -> list[dict[str, Any]]:
+        saved = []
+        for model in self._world.models.values():
+            for version in model.versions.values():
+                if version.state not in (ModelState.READY, ModelState.LOADING):
+                    continue
+                saved.append(
+                    {
+                        "name": model.name,
+                        "override": model.override,
+                        "version": version.version,
+                        "directory": version.directory,
+                        "config": version.config.to_json(),
+                        "completed": version.signature is not None,
+                        "was_ready": version.state is ModelState.READY,
+                        "generation": version.generation,
+                        "fingerprint": version.fingerprint,
+                        "threads": version.threads,
+                        "instances": [
+                            (one.id, one.name, one.kind, one.device, one.device_id)
+                            for one in version.instances
+                            if one.state is not InstanceState.EXITED
+                        ],
+                    }
+                )
+        return saved
+
+
+def _load_error(name: str, version: int, reason: str) -> ModelError:
+    return ModelError(
+        f"load failed for model '{name}': version {version} is at UNAVAILABLE state: {reason};",
+        code=Code.LOAD_FAILED,
+    )

@@ -1,0 +1,293 @@
+"""What the shell tells the scheduler (events, past tense) and what it is told to do (actions).
+
+Sessions and slots are named by integers derived from their secrets, so that the same client or
+worker keeps its name over reconnects and over restarts of the broker.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from naiad.protocol import messages as m
+from naiad.protocol.errors import NaiadError, WireError
+
+Frames = list[bytes]
+Json = dict[str, Any]
+
+
+# --- Events: clients ----------------------------------------------------------------------------
+
+
+class SessionOpened(NamedTuple):
+    """A client said HELLO; `pid` is the kernel's word, 0 if unknown."""
+
+    session: int
+    role: str
+    pid: int
+    leases: tuple[tuple[int, int], ...]
+
+
+class SessionLost(NamedTuple):
+    """The connection is gone; the client may come back."""
+
+    session: int
+
+
+class SessionEnded(NamedTuple):
+    """The client said BYE, or its process is dead for certain."""
+
+    session: int
+
+
+class RequestsArrived(NamedTuple):
+    session: int
+    requests: tuple[m.InferRequest, ...]
+    frames: Frames
+
+
+class CancelAsked(NamedTuple):
+    session: int
+    ids: tuple[int, ...]
+
+
+class LeasesReleased(NamedTuple):
+    session: int
+    leases: tuple[tuple[int, int], ...]
+
+
+class RegionOffered(NamedTuple):
+    """`fault` is what the shell found wrong with the segment, if anything."""
+
+    session: int
+    call: int
+    region: m.Region
+    fault: NaiadError | None
+
+
+class RegionDropped(NamedTuple):
+    session: int
+    call: int
+    id: int
+
+
+class ControlAsked(NamedTuple):
+    session: int
+    call: int
+    operation: str
+    arguments: m.Parameters
+    payload: bytes
+
+
+class NamedRegionStated(NamedTuple):
+    """The shell looked at the segment behind a region_register; `region.id` is still 0."""
+
+    session: int
+    call: int
+    name: str
+    region: m.Region | None
+    fault: NaiadError | None
+    offset: int
+    size: int
+
+
+class NamedRegionsGone(NamedTuple):
+    """The segments behind these server-owned regions do not exist any more."""
+
+    names: tuple[str, ...]
+
+
+# --- Events: workers and the supervisor -----------------------------------------------------------
+
+
+class SlotOpened(NamedTuple):
+    slot: int
+    hello: m.SlotHello
+    pid: int
+
+
+class SlotSilent(NamedTuple):
+    """Heartbeats stopped or the connection closed; the shell is fencing the process."""
+
+    slot: int
+
+
+class SlotDied(NamedTuple):
+    """The process is dead for certain.
+
+    `executing` is the batch named in its slot page (0: none). `ordered` is true when the broker
+    itself had it killed or stopped. `truncated` lists broker region ids that shrank meanwhile.
+    """
+
+    slot: int
+    reason: str
+    executing: int
+    ordered: bool
+    truncated: tuple[int, ...] = ()
+
+
+class InstanceLoaded(NamedTuple):
+    slot: int
+    instance: int
+    error: WireError | None
+    load_ns: int
+    config: Json | None
+
+
+class BatchFinished(NamedTuple):
+    slot: int
+    results: m.Results
+    frames: Frames
+
+
+class RegionsForgotten(NamedTuple):
+    slot: int
+    ids: tuple[int, ...]
+
+
+class SupervisorOpened(NamedTuple):
+    pass
+
+
+# --- Events: the rest -----------------------------------------------------------------------------
+
+
+class RepositoryScanned(NamedTuple):
+    """Answer to ScanRepository: one entry per model (see config.repository), or a fault."""
+
+    token: int
+    models: tuple[Json, ...]
+    fault: str | None
+
+
+class TimePassed(NamedTuple):
+    pass
+
+
+class DrainAsked(NamedTuple):
+    pass
+
+
+Event = (
+    SessionOpened
+    | SessionLost
+    | SessionEnded
+    | RequestsArrived
+    | CancelAsked
+    | LeasesReleased
+    | RegionOffered
+    | RegionDropped
+    | ControlAsked
+    | NamedRegionStated
+    | NamedRegionsGone
+    | SlotOpened
+    | SlotSilent
+    | SlotDied
+    | InstanceLoaded
+    | BatchFinished
+    | RegionsForgotten
+    | SupervisorOpened
+    | RepositoryScanned
+    | TimePassed
+    | DrainAsked
+)
+
+
+# --- Actions --------------------------------------------------------------------------------------
+
+
+class SendAnswers(NamedTuple):
+    session: int
+    answers: list[m.InferAnswer]
+    regions: tuple[m.Region, ...]
+    frames: Frames
+
+
+class SendBatch(NamedTuple):
+    slot: int
+    batch: m.Batch
+    frames: Frames
+
+
+class TellSession(NamedTuple):
+    session: int
+    message: m.Message
+
+
+class TellSlot(NamedTuple):
+    slot: int
+    message: m.Message
+    frames: Frames
+
+
+class SendReply(NamedTuple):
+    """Result of a call: JSON-able, or an error."""
+
+    session: int
+    call: int
+    error: NaiadError | None
+    result: Any
+
+
+class CloseSession(NamedTuple):
+    """Forget the connection of a session that broke a limit."""
+
+    session: int
+    error: NaiadError
+
+
+class KillSlot(NamedTuple):
+    slot: int
+    reason: str
+
+
+class TellSupervisor(NamedTuple):
+    message: m.Want
+
+
+class ScanRepository(NamedTuple):
+    """Ask the repository helper; `names` None means every model. `override` is JSON or None."""
+
+    token: int
+    names: tuple[str, ...] | None
+    override: str | None
+
+
+class StatNamedRegion(NamedTuple):
+    session: int
+    call: int
+    name: str
+    key: str
+    offset: int
+    size: int
+
+
+class SaveState(NamedTuple):
+    """Something that must survive the broker changed; the shell asks Scheduler.snapshot()."""
+
+
+class Log(NamedTuple):
+    level: str
+    text: str
+
+
+class Quit(NamedTuple):
+    """Everything ended; the process may exit with this code."""
+
+    code: int
+
+
+Action = (
+    SendAnswers
+    | SendBatch
+    | TellSession
+    | TellSlot
+    | SendReply
+    | CloseSession
+    | KillSlot
+    | TellSupervisor
+    | ScanRepository
+    | StatNamedRegion
+    | SaveState
+    | Log
+    | Quit
+)

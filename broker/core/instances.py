@@ -1,0 +1,110 @@
+"""Slots (worker processes) and instances (what the operator wants them to be).
+
+A slot comes empty, is told to load one instance, and dies with it. An instance outlives its slots:
+after a death it waits for the next slot. Both states are tables; an illegal move is our bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from naiad.broker.core.prediction import Prediction
+
+if TYPE_CHECKING:
+    from naiad.broker.core.job import Batch
+    from naiad.broker.core.models import ModelVersion
+    from naiad.protocol.messages import Region, SlotHello
+
+
+class InstanceState(StrEnum):
+    WAITING = "WAITING"
+    LOADING = "LOADING"
+    READY = "READY"
+    BUSY = "BUSY"
+    DRAINING = "DRAINING"
+    BACKOFF = "BACKOFF"
+    FATAL = "FATAL"
+    LOST = "LOST"
+    EXITED = "EXITED"
+
+
+_S = InstanceState
+MOVES: Final[dict[InstanceState, frozenset[InstanceState]]] = {
+    _S.WAITING: frozenset({_S.LOADING, _S.READY, _S.BUSY, _S.FATAL, _S.EXITED, _S.BACKOFF}),
+    _S.LOADING: frozenset({_S.READY, _S.WAITING, _S.BACKOFF, _S.FATAL, _S.DRAINING, _S.EXITED, _S.LOST}),
+    _S.READY: frozenset({_S.BUSY, _S.WAITING, _S.BACKOFF, _S.FATAL, _S.DRAINING, _S.EXITED, _S.LOST}),
+    _S.BUSY: frozenset({_S.READY, _S.WAITING, _S.BACKOFF, _S.FATAL, _S.DRAINING, _S.EXITED, _S.LOST}),
+    _S.DRAINING: frozenset({_S.EXITED}),
+    _S.BACKOFF: frozenset({_S.WAITING, _S.FATAL, _S.EXITED}),
+    _S.FATAL: frozenset({_S.WAITING, _S.EXITED}),
+    _S.LOST: frozenset({_S.WAITING, _S.BACKOFF, _S.FATAL, _S.EXITED}),
+    _S.EXITED: frozenset(),
+}  # fmt: skip
+"""FATAL: the crash budget is used up or the load failed. LOST: its process cannot be killed."""
+
+
+class Instance:
+    """One wanted copy of a model version on one device."""
+
+    def __init__(
+        self, ident: int, model: ModelVersion, name: str, kind: str, device: str, device_id: int
+    ) -> None:
+        self.id = ident
+        self.model = model
+        self.name = name
+        self.kind = kind
+        self.device = device
+        self.device_id = device_id
+        self.state = InstanceState.WAITING
+        self.slot: Slot | None = None
+        self.restarts = 0
+        self.deaths = 0
+        self.waiting_since_ns = 0
+
+    def move(self, state: InstanceState) -> None:
+        assert state in MOVES[self.state], f"instance {self.name}: {self.state} -> {state}"
+        self.state = state
+
+    @property
+    def serves(self) -> bool:
+        return self.state in (InstanceState.READY, InstanceState.BUSY)
+
+
+class Slot:
+    """One worker process. `current` is what it executes, `early` what was sent ahead.
+
+    `silent`: heartbeats stopped, the process is being fenced; nothing more is sent to it.
+    """
+
+    def __init__(self, key: int, hello: SlotHello, pid: int) -> None:
+        self.key = key
+        self.name = hello.slot
+        self.device = hello.device
+        self.backends = hello.backends
+        self.pid = pid
+        self.hello = hello
+        self.instance: Instance | None = None
+        self.current: Batch | None = None
+        self.early: Batch | None = None
+        self.early_due_ns = 0
+        self.acknowledged = 0
+        self.held: dict[int, Batch] = {}
+        """Batches of an earlier broker whose results this worker still sends."""
+        self.regions: set[int] = set()
+        self.arenas: dict[int, Region] = {region.id: region for region in hello.arenas}
+        self.prediction = Prediction()
+        self.silent = False
+        self.stopping = False
+        self.loading_since_ns = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self.instance is None and not self.silent and not self.stopping
+
+    def batches(self) -> Iterator[Batch]:
+        if self.current is not None:
+            yield self.current
+        if self.early is not None:
+            yield self.early

@@ -1,0 +1,100 @@
+"""A request while the broker has it, and the batch it travels in."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from naiad.broker.core.events import Frames
+    from naiad.broker.core.instances import Slot
+    from naiad.broker.core.models import ModelVersion
+    from naiad.broker.core.sessions import Session
+    from naiad.protocol.messages import InferRequest
+
+
+class JobState(IntEnum):
+    QUEUED = 0
+    EARLY = 1
+    """Sent to a worker that still runs another batch: counts as queued."""
+    EXECUTING = 2
+    ANSWERED = 3
+    """The client has its (error) answer; the worker may still touch the request's memory."""
+    DONE = 4
+
+
+class Job:
+    """One admitted request. Created by admission, owned by its session until answered.
+
+    `rows` is its size in a batch (dim 0, at least 1). `key` decides which requests may share a
+    batch. `deaths_alone` counts workers that died while executing it with no other request.
+    """
+
+    __slots__ = (
+        "batch", "deadline_ns", "deaths_alone", "enqueued_ns", "first_enqueued_ns", "frames",
+        "inline_bytes", "key", "level", "model", "number", "priority", "request", "retryable",
+        "rows", "session", "state", "suspect", "timeout_ns",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        number: int,
+        session: Session,
+        request: InferRequest,
+        model: ModelVersion,
+        frames: Frames,
+        now_ns: int,
+    ) -> None:
+        self.number = number
+        self.session = session
+        self.request = request
+        self.model = model
+        self.frames = frames
+        self.enqueued_ns = now_ns
+        self.first_enqueued_ns = now_ns
+        self.state = JobState.QUEUED
+        self.rows = 1
+        self.key: object = None
+        self.priority = 0
+        self.level = 0
+        self.deadline_ns = 0
+        self.timeout_ns = 0
+        self.inline_bytes = 0
+        self.batch: Batch | None = None
+        self.deaths_alone = 0
+        self.suspect = False
+        self.retryable = True
+
+    def __repr__(self) -> str:
+        return (
+            f"<job {self.number} {self.model.name}/{self.model.version}"
+            f" session={self.session.key:x} id={self.request.id} {self.state.name}>"
+        )
+
+
+class Batch:
+    """Jobs sent to one worker together. An adopted batch (after a broker restart) has `keys`
+    for requests whose clients have not come back yet: jobs[i] is None until then."""
+
+    __slots__ = (
+        "early",
+        "id",
+        "jobs",
+        "keys",
+        "predicted_ns",
+        "rows",
+        "sent_ns",
+        "slot",
+        "start_ns",
+    )
+
+    def __init__(self, ident: int, slot: Slot, jobs: list[Job | None], rows: int, now_ns: int):
+        self.id = ident
+        self.slot = slot
+        self.jobs = jobs
+        self.rows = rows
+        self.sent_ns = now_ns
+        self.start_ns = now_ns
+        self.early = False
+        self.predicted_ns = 0
+        self.keys: list[tuple[int, int]] = []

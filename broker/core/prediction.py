@@ -1,0 +1,49 @@
+"""When a running batch will end: what lets the next one be sent a hand-over before that moment."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WEIGHT: Final = 0.2
+"""Weight of a new observation in the moving averages."""
+ROWS_REMEMBERED_MAX: Final = 128
+SPREADS: Final = 1.3
+"""Mean plus 1.3 mean absolute deviations lies near the 90th percentile of a skewed delay."""
+
+
+class Prediction:
+    """Moving averages of one worker: busy time per batch size, and the hand-over around it.
+
+    The hand-over is what passes between sending a batch to an idle worker and having its results,
+    less the time the worker was busy: two messages and two wake-ups. All times in nanoseconds.
+    """
+
+    __slots__ = ("_busy_ns", "_mean_ns", "_spread_ns")
+
+    def __init__(self) -> None:
+        self._busy_ns: dict[int, float] = {}
+        self._mean_ns = 0.0
+        self._spread_ns = 0.0
+
+    def observe(self, rows: int, busy_ns: int, handover_ns: int | None) -> None:
+        """Take in one finished batch; `handover_ns` only if its worker was idle when it came."""
+        known = self._busy_ns.get(rows)
+        if known is None:
+            if len(self._busy_ns) >= ROWS_REMEMBERED_MAX:
+                self._busy_ns.pop(next(iter(self._busy_ns)))
+            self._busy_ns[rows] = float(busy_ns)
+        else:
+            self._busy_ns[rows] = known + WEIGHT * (busy_ns - known)
+        if handover_ns is not None and handover_ns > 0:
+            off = handover_ns - self._mean_ns
+            self._mean_ns += WEIGHT * off
+            self._spread_ns += WEIGHT * (abs(off) - self._spread_ns)
+
+    def busy_ns(self, rows: int) -> int | None:
+        """Expected busy time of a batch, or None if none of this size was seen."""
+        known = self._busy_ns.get(rows)
+        return None if known is None else int(known)
+
+    def handover_ns(self) -> int:
+        """About the 90th percentile of the hand-over."""
+        return int(self._mean_ns + SPREADS * self._spread_ns)

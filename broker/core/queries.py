@@ -1,0 +1,258 @@
+"""What the broker tells about itself: health, metadata, statistics, index, status. Reads only."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from naiad.broker.core.admission import Admission
+from naiad.broker.core.catalog import Catalog
+from naiad.broker.core.models import UNLOADED, Model, ModelState, ModelVersion
+from naiad.broker.core.world import World
+from naiad.config.model import TensorConfig
+from naiad.protocol.errors import RequestError
+from naiad.protocol.messages import ANY_VERSION
+
+Json = dict[str, Any]
+
+EXTENSIONS: Final = [
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "model_configuration",
+    "system_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+]
+
+
+class Queries:
+    def __init__(self, world: World, catalog: Catalog, admission: Admission, software: str) -> None:
+        self._world = world
+        self._catalog = catalog
+        self._admission = admission
+        self._software = software
+
+    def is_ready(self) -> bool:
+        """Every model that should serve does; a failed reload of a serving model does not count."""
+        if self._world.draining or not self._catalog.settled_once:
+            return False
+        return all(_is_well(model) for model in self._world.models.values())
+
+    def model_ready(self, name: str, version: int) -> bool:
+        model = self._world.models.get(name)
+        if model is None:
+            return False
+        if version == ANY_VERSION:
+            return any(one.is_ready for one in model.versions.values())
+        found = model.versions.get(version)
+        return found is not None and found.is_ready
+
+    def server_metadata(self) -> Json:
+        return {"name": self._world.server, "version": self._software, "extensions": EXTENSIONS}
+
+    def model_metadata(self, name: str, version: int) -> Json:
+        """KServe's model metadata; shapes with the leading -1 of a batching model."""
+        found = self._admission.find(name, version)
+        config = found.config
+
+        def tensors(items: tuple[TensorConfig, ...]) -> list[Json]:
+            return [
+                {"name": one.name, "datatype": one.data_type, "shape": list(config.full_shape(one))}
+                for one in items
+            ]
+
+        versions = self._world.models[name].versions
+        ready = [str(v) for v, one in sorted(versions.items()) if one.state is ModelState.READY]
+        return {
+            "name": name,
+            "versions": ready if version == ANY_VERSION else [str(found.version)],
+            "platform": config.platform or config.backend,
+            "inputs": tensors(config.inputs),
+            "outputs": tensors(config.outputs),
+        }
+
+    def model_config(self, name: str, version: int) -> Json:
+        return self._admission.find(name, version).config.to_json()
+
+    def statistics(self, name: str, version: int) -> Json:
+        """Triton's model_stats: READY versions only."""
+        models = self._world.models
+        if name and name not in models:
+            raise RequestError(f"requested model '{name}' is not available")
+        chosen = [models[name]] if name else list(models.values())
+        stats = [
+            one.statistics.to_json(one.name, one.version)
+            for model in chosen
+            for one in model.versions.values()
+            if one.state is ModelState.READY and version in (ANY_VERSION, one.version)
+        ]
+        if name and not stats:
+            wanted = "" if version == ANY_VERSION else f" version {version}"
+            raise RequestError(f"requested model '{name}'{wanted} is not available")
+        return {"model_stats": stats}
+
+    def index(self, ready_only: bool) -> list[Json]:
+        """One row per known (model, version); a model that never loaded has only its name."""
+        rows: list[Json] = []
+        for model in sorted(self._world.models.values(), key=lambda one: one.name):
+            if not model.versions:
+                if not ready_only:
+                    row: Json = {"name": model.name}
+                    if model.failure:
+                        row |= {"version": "", "state": "UNAVAILABLE", "reason": model.failure}
+                    rows.append(row)
+                continue
+            for number, version in sorted(model.versions.items()):
+                if ready_only and version.state is not ModelState.READY:
+                    continue
+                reason = version.reason or model.failure
+                rows.append(
+                    {
+                        "name": model.name,
+                        "version": str(number),
+                        "state": str(version.state),
+                        "reason": reason,
+                    }
+                )
+        return rows
+
+    def status(self) -> Json:
+        """Everything `naiad status` shows."""
+        world = self._world
+        return {
+            "server": {
+                "name": world.server,
+                "software": self._software,
+                "incarnation": world.incarnation,
+                "phase": self._phase(),
+                "ready": self.is_ready(),
+                "sessions": len(world.sessions),
+                "slots": len(world.slots),
+                "spares": sum(1 for slot in world.slots.values() if slot.is_empty),
+            },
+            "models": [self._model(m, one) for m in world.models.values() for one in _shown(m)]
+            + [
+                {"name": m.name, "version": None, "state": "UNAVAILABLE", "reason": m.failure}
+                for m in world.models.values()
+                if not m.versions and m.failure
+            ],
+            "instances": self._instances(),
+            "sessions": [
+                {
+                    "id": f"{one.key:x}",
+                    "role": one.role,
+                    "pid": one.pid,
+                    "connected": one.connected,
+                    "in_flight": len(one.jobs),
+                    "inline_bytes": one.bytes,
+                    "regions": len(one.regions),
+                    "leases": len(one.leases),
+                }
+                for one in world.sessions.values()
+            ],
+            "counters": world.counters.to_json(),
+        }
+
+    def _phase(self) -> str:
+        if self._world.draining:
+            return "draining"
+        if self._world.recovering:
+            return "recovering"
+        return "serving" if self._catalog.settled_once else "loading"
+
+    def _model(self, model: Model, version: ModelVersion) -> Json:
+        now_ns = self._world.now_ns
+        oldest_ns = version.queue.oldest_ns()
+        waiting = [one for one in version.instances if one.state == "WAITING"]
+        reason = version.reason or model.failure
+        if waiting and not reason:
+            devices = sorted({one.device for one in waiting})
+            reason = f"waiting for {len(waiting)} slots on {', '.join(devices)}"
+        return {
+            "name": version.name,
+            "version": version.version,
+            "state": str(version.state),
+            "ready": version.is_ready,
+            "reason": reason,
+            "instances": len(version.instances),
+            "instances_ready": sum(1 for one in version.instances if one.serves),
+            "queued": len(version.queue),
+            "executing": version.executing,
+            "oldest_pending_s": (now_ns - oldest_ns) / 1e9 if oldest_ns else 0.0,
+            "restarts": sum(one.restarts for one in version.instances),
+            "load_s": version.load_ns / 1e9,
+            "next_retry_s": max(0, version.next_retry_ns - now_ns) / 1e9,
+            "backend": version.config.backend,
+        }
+
+    def _instances(self) -> list[Json]:
+        world = self._world
+        rows = []
+        for instance in world.instances.values():
+            slot = instance.slot
+            running = slot.current if slot is not None else None
+            rows.append(
+                {
+                    "name": instance.name,
+                    "model": instance.model.name,
+                    "version": instance.model.version,
+                    "device": instance.device,
+                    "state": str(instance.state),
+                    "restarts": instance.restarts,
+                    "slot": slot.name if slot else "",
+                    "pid": slot.pid if slot else 0,
+                    "executing_s": (world.now_ns - running.start_ns) / 1e9 if running else 0.0,
+                }
+            )
+        for slot in world.slots.values():
+            if slot.instance is None:
+                state = "LOST" if slot.silent else "EXITED" if slot.stopping else "SPARE"
+                rows.append(
+                    {
+                        "name": "",
+                        "model": "",
+                        "version": None,
+                        "device": slot.device,
+                        "state": state,
+                        "restarts": 0,
+                        "slot": slot.name,
+                        "pid": slot.pid,
+                        "executing_s": 0.0,
+                    }
+                )
+        return rows
+
+
+def version_argument(arguments: dict[str, Any]) -> int:
+    """The `version` of a control call: an integer, or absent for any."""
+    version = arguments.get("version", ANY_VERSION)
+    if type(version) is not int or version < ANY_VERSION:
+        raise RequestError(f"version: expected a number of at least 0, got {version!r}")
+    return version
+
+
+def text_argument(arguments: dict[str, Any], name: str) -> str:
+    value = arguments.get(name)
+    if type(value) is not str or not value:
+        raise RequestError(f"{name}: expected a non-empty string, got {value!r}")
+    return value
+
+
+def number_argument(arguments: dict[str, Any], name: str, default: int | None = None) -> int:
+    value = arguments.get(name, default)
+    if type(value) is not int or value < 0:
+        raise RequestError(f"{name}: expected a number of at least 0, got {value!r}")
+    return value
+
+
+def _is_well(model: Model) -> bool:
+    if not model.versions:
+        return not model.failure
+    return all(
+        one.is_ready or one.reason == UNLOADED or one.state is ModelState.UNLOADING
+        for one in model.versions.values()
+    )
+
+
+def _shown(model: Model) -> list[ModelVersion]:
+    return [*model.versions.values(), *model.incoming.values()]

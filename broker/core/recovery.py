@@ -1,0 +1,212 @@
+"""After a restart: workers and clients of the earlier broker come back, and nothing runs twice
+that still runs or has a result somewhere.
+
+While recovering, fresh requests run, a resent one joins the running or finished copy of itself and
+waits otherwise. It ends when every known worker has said hello or is dead, or after a limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from naiad.broker.core.admission import Admission
+from naiad.broker.core.answers import Answers
+from naiad.broker.core.dispatch import Dispatch
+from naiad.broker.core.events import Frames, KillSlot, SaveState, TellSlot
+from naiad.broker.core.fleet import Fleet
+from naiad.broker.core.instances import InstanceState, Slot
+from naiad.broker.core.job import Batch, JobState
+from naiad.broker.core.models import ModelState
+from naiad.broker.core.sessions import Session
+from naiad.broker.core.world import World
+from naiad.protocol import messages as m
+from naiad.protocol.errors import NaiadError
+
+
+class Recovery:
+    def __init__(
+        self, world: World, answers: Answers, admission: Admission, dispatch: Dispatch, fleet: Fleet
+    ) -> None:
+        self._world = world
+        self._answers = answers
+        self._admission = admission
+        self._dispatch = dispatch
+        self._fleet = fleet
+        self._missing: set[int] = set()
+        self._waiting: list[tuple[Session, m.InferRequest, Frames]] = []
+
+    def start(self, ledger: list[int]) -> None:
+        """Slots that an earlier broker knew; empty means a fresh start."""
+        self._missing = set(ledger)
+        if not self._missing:
+            return
+        self._world.recovering = True
+        self._world.log("info", f"recovering: waiting for {len(ledger)} workers to say hello")
+        limit_ns = self._world.now_ns + self._world.limits.absence_ns
+        self._world.at(limit_ns, self._out_of_time)
+        self._world.at(limit_ns + self._world.limits.absence_ns, self._dispatch.drop_orphans)
+
+    def _out_of_time(self) -> None:
+        for slot in self._missing:
+            reason = "it did not say hello to the restarted broker in time"
+            self._world.actions.append(KillSlot(slot, reason))
+        self._missing.clear()
+        self._end()
+
+    def heard(self, slot: int) -> None:
+        """A known slot said hello, or is proven dead."""
+        if self._world.recovering:
+            self._missing.discard(slot)
+            if not self._missing:
+                self._end()
+
+    def _end(self) -> None:
+        world = self._world
+        if not world.recovering:
+            return
+        world.recovering = False
+        world.log("info", "recovered")
+        waiting, self._waiting = self._waiting, []
+        for session, request, frames in waiting:
+            if not session.ended:
+                self.resent(session, request, frames)
+        world.actions.append(SaveState())
+        self._fleet.assign()
+        self._fleet.want()
+
+    # --- clients -----------------------------------------------------------------------
+
+    def resent(self, session: Session, request: m.InferRequest, frames: Frames) -> None:
+        """A request the client had sent before: join its running or finished copy, or run it."""
+        world = self._world
+        if request.id in session.jobs or request.id in session.zombies:
+            world.counters.joined_requests += 1
+            return
+        key = (session.key, request.id)
+        orphan = self._dispatch.orphans.pop(key, None)
+        if orphan is not None:
+            result, result_frames, slot = orphan
+            world.counters.joined_requests += 1
+            try:
+                job = self._admission.prepare(session, request, frames)
+            except NaiadError as fault:
+                self._answers.refuse(session, request.id, fault)
+                return
+            self._dispatch.deliver(slot, job, result, result_frames)
+            return
+        for slot in world.slots.values():
+            for batch in (*slot.held.values(), *slot.batches()):
+                if key in batch.keys:
+                    self._join(session, request, frames, batch, batch.keys.index(key))
+                    return
+        if world.recovering:
+            self._waiting.append((session, request, frames))
+            return
+        world.counters.reexecutions["resent"] += 1
+        self._admission.admit(session, request, frames)
+
+    def _join(
+        self, session: Session, request: m.InferRequest, frames: Frames, batch: Batch, index: int
+    ) -> None:
+        try:
+            job = self._admission.prepare(session, request, frames)
+        except NaiadError as fault:
+            self._answers.refuse(session, request.id, fault)
+            return
+        job.batch = batch
+        job.state = JobState.EXECUTING
+        batch.jobs[index] = job
+        session.jobs[request.id] = job
+        session.bytes += job.inline_bytes
+        self._world.counters.joined_requests += 1
+
+    # --- workers -----------------------------------------------------------------------
+
+    def adopt(self, slot: Slot, hello: m.SlotHello) -> None:
+        """A worker said hello for the first time to this broker; it may have a model and batches."""
+        world = self._world
+        if hello.instance == 0:
+            self._welcome(slot, keep=True)
+            return
+        instance = world.instances.get(hello.instance)
+        usable = instance is not None and instance.slot is None
+        if (
+            instance is None
+            or not usable
+            or instance.state
+            not in (
+                InstanceState.WAITING,
+                InstanceState.BACKOFF,
+            )
+        ):
+            world.log("info", f"worker {slot.name} has an instance nobody wants: it is stopped")
+            slot.stopping = True
+            self._welcome(slot, keep=False)
+            return
+        self._welcome(slot, keep=True)
+        if instance.state is InstanceState.BACKOFF:
+            instance.move(InstanceState.WAITING)
+        instance.slot = slot
+        slot.instance = instance
+        model = instance.model
+        if model.signature is None:
+            model.complete(model.config)
+        self._take_batches(slot, hello)
+        if slot.current is not None:
+            instance.move(InstanceState.BUSY)
+            model.executing += len(slot.current.jobs)
+            if model.state is ModelState.LOADING:
+                model.move(ModelState.READY)
+                world.forget_lookups()
+        else:
+            self._fleet.serve(slot, instance)
+        world.wake(model)
+
+    def _take_batches(self, slot: Slot, hello: m.SlotHello) -> None:
+        for held in hello.held:
+            batch = Batch(held.id, slot, [None] * len(held.requests), 0, self._world.now_ns)
+            batch.keys = list(held.requests)
+            batch.rows = max(1, len(held.requests))
+            if held.finished:
+                slot.held[held.id] = batch
+            elif slot.current is None:
+                slot.current = batch
+            elif slot.early is None:
+                slot.early = batch
+
+    def reconnected(self, slot: Slot, hello: m.SlotHello) -> None:
+        """The same worker on a new connection: batches lost on the way are queued again."""
+        self._welcome(slot, keep=not slot.stopping)
+        held = {batch.id for batch in hello.held}
+        for arena in hello.arenas:
+            slot.arenas[arena.id] = arena
+        lost = [batch for batch in slot.batches() if batch.id not in held]
+        for batch in lost:
+            if batch is slot.early:
+                slot.early = None
+            for job in reversed(batch.jobs):
+                if job is None:
+                    continue
+                if job.state is JobState.ANSWERED:
+                    self._answers.release(job)
+                    continue
+                if job.state is JobState.EARLY:
+                    job.model.queue.level(job.level).early -= 1
+                    if job.deadline_ns:
+                        self._world.deadlines.discard(job)
+                self._fleet.requeue(job)
+            if batch is slot.current:
+                self._dispatch.free(slot)
+
+    def _welcome(self, slot: Slot, keep: bool) -> None:
+        message = m.SlotWelcome(self._world.incarnation, self._world.server, keep)
+        self._world.actions.append(TellSlot(slot.key, message, []))
+
+
+def ledger_of(world: World) -> list[dict[str, Any]]:
+    """The slots as the state file keeps them."""
+    return [
+        {"slot": slot.key, "name": slot.name, "pid": slot.pid, "device": slot.device}
+        for slot in world.slots.values()
+        if not slot.stopping
+    ]

@@ -1,0 +1,35 @@
+"""Clients as the broker knows them: what they have in flight, what memory they gave or hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from naiad.broker.core.events import SendAnswers
+    from naiad.broker.core.job import Job
+    from naiad.protocol.messages import Region
+
+
+class Session:
+    """One client or gateway; the same object over reconnects.
+
+    `jobs` are unanswered requests by id. `regions` maps the client's ids to the broker's.
+    `undelivered` are answers that came while the connection was away.
+    """
+
+    def __init__(self, key: int, role: str, pid: int) -> None:
+        self.key = key
+        self.role = role
+        self.pid = pid
+        self.connected = True
+        self.ended = False
+        self.lost_ns = 0
+        self.jobs: dict[int, Job] = {}
+        self.zombies: dict[int, Job] = {}
+        """Answered (expired, cancelled) while a worker has them: RELEASED is still owed."""
+        self.bytes = 0
+        self.regions: dict[int, Region] = {}
+        """The client's id to the region under the broker's own id."""
+        self.leases: dict[tuple[int, int], int] = {}
+        """(arena id, request id) to the slot that lends it."""
+        self.undelivered: list[SendAnswers] = []

@@ -1,0 +1,188 @@
+"""What a model version accepts, compiled once from its config, and the check of each request.
+
+Order and texts are Triton's (its request validation), with detail added after them. Everything is
+checked here because any peer may send anything: workers and models see only what passed.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from naiad.config.model import ModelConfig, TensorConfig
+from naiad.protocol.datatypes import ITEM_BYTES, LENGTH_PREFIX_BYTES
+from naiad.protocol.errors import RequestError
+from naiad.protocol.messages import InferRequest, Tensor
+
+_BATCH_NOTE: Final = (
+    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be"
+    " prepended to each input shape. If you want to specify the full shape including the batch dim"
+    " in your input dims config, try setting max_batch_size to zero."
+)
+
+
+class InputSpec(NamedTuple):
+    """`shape` is what clients send, -1 for any size; `varies` means it decides the batch key."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    item_bytes: int
+    optional: bool
+    varies: bool
+
+
+class Signature:
+    """Inputs, outputs and batch limit of one model version."""
+
+    __slots__ = ("_keyed", "_optional", "inputs", "model", "outputs", "required", "rows_max")
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.model = config.name
+        self.rows_max = config.max_batch_size
+        self.inputs = {tensor.name: _spec(config, tensor) for tensor in config.inputs}
+        self.outputs = frozenset(tensor.name for tensor in config.outputs)
+        self.required = sum(1 for spec in self.inputs.values() if not spec.optional)
+        self._optional = self.required != len(self.inputs)
+        self._keyed = self._optional or any(spec.varies for spec in self.inputs.values())
+
+    def check(self, request: InferRequest) -> tuple[int, object]:
+        """(rows, batch key) of a request.
+
+        Rows is dim 0 of its inputs (1 without batching). Requests with equal keys may share a
+        batch: same shapes where the config leaves them open, same set of inputs.
+
+        Raises RequestError with Triton's text for the first fault in Triton's order.
+        """
+        inputs = request.inputs
+        if request.outputs:
+            self._check_outputs(request)
+        count = len(inputs)
+        specs = self.inputs
+        if count != self.required and not self.required <= count <= len(specs):
+            raise self._wrong_count(inputs)
+        if count > 1:
+            _check_unique([tensor[0] for tensor in inputs], "input")
+        rows = -1
+        rows_max = self.rows_max
+        key: list[object] | None = [] if self._keyed else None
+        for tensor in inputs:
+            name, datatype, shape, _, _, _, size = tensor
+            spec = specs.get(name)
+            if spec is None:
+                raise RequestError(f"unexpected inference input '{name}' for model '{self.model}'")
+            expected = spec[2]
+            if rows_max:
+                if not shape:
+                    raise RequestError(
+                        f"input '{name}' has no shape but model requires batch dimension for"
+                        f" '{self.model}'"
+                    )
+                if rows != shape[0]:
+                    if rows != -1:
+                        raise RequestError(
+                            f"input '{name}' batch size does not match other inputs for"
+                            f" '{self.model}': got {shape[0]} and {rows}"
+                        )
+                    rows = shape[0]
+                    if rows > rows_max:
+                        raise RequestError(
+                            f"inference request batch-size must be <= {rows_max} for"
+                            f" '{self.model}', got {rows}; send it in several requests"
+                        )
+            if datatype != spec[1]:
+                shown = datatype if datatype in ITEM_BYTES else f"<invalid> ({datatype})"
+                raise RequestError(
+                    f"inference input '{name}' data-type is '{shown}', but model"
+                    f" '{self.model}' expects '{spec[1]}'"
+                )
+            if len(shape) != len(expected):
+                raise self._wrong_shape(spec, shape)
+            count = 1
+            for dim, wanted in zip(shape, expected, strict=True):
+                if dim != wanted and (wanted >= 0 or dim < 0):
+                    raise self._wrong_shape(spec, shape)
+                count *= dim
+            item_bytes = spec[3]
+            if item_bytes:
+                if size != count * item_bytes:
+                    raise self._wrong_size(name, count * item_bytes, size)
+            elif size < count * LENGTH_PREFIX_BYTES or (count == 0 and size):
+                raise self._wrong_size(name, count * LENGTH_PREFIX_BYTES, size, " or more")
+            if key is not None:
+                if self._optional:
+                    key.append(name)
+                if spec[5]:
+                    key.append(shape[1:] if rows_max else shape)
+        if rows == 0:
+            raise RequestError(
+                f"batch size 0 in a request for '{self.model}': expected 1 to {rows_max} in the"
+                " first dimension of each input"
+            )
+        return (rows if rows > 0 else 1), (tuple(key) if key is not None else None)
+
+    def _check_outputs(self, request: InferRequest) -> None:
+        names = [output.name for output in request.outputs]
+        _check_unique(names, "requested output")
+        for name in names:
+            if name not in self.outputs:
+                raise RequestError(
+                    f"unexpected inference output '{name}' for model '{self.model}'; it has"
+                    f" {sorted(self.outputs)}"
+                )
+
+    def _wrong_count(self, inputs: tuple[Tensor, ...]) -> RequestError:
+        got = [tensor.name for tensor in inputs]
+        _check_unique(got, "input")
+        total = len(self.inputs)
+        missing = [s.name for s in self.inputs.values() if not s.optional and s.name not in got]
+        if self._optional:
+            text = f"expected number of inputs between {self.required} and {total}"
+        else:
+            text = f"expected {total} inputs"
+        text += f" but got {len(got)} inputs for model '{self.model}'. Got input(s) {got}"
+        if missing:
+            text += (
+                f", but missing required input(s) {missing}. Please provide all required input(s)."
+            )
+        else:
+            text += f", but the model has only {sorted(self.inputs)}"
+        return RequestError(text)
+
+    def _wrong_shape(self, spec: InputSpec, shape: tuple[int, ...]) -> RequestError:
+        if any(dim < 0 for dim in shape):
+            return RequestError(
+                f"All input dimensions should be specified for input '{spec.name}' for model"
+                f" '{self.model}', got {_show(shape)}"
+            )
+        note = _BATCH_NOTE if self.rows_max else ""
+        return RequestError(
+            f"unexpected shape for input '{spec.name}' for model '{self.model}'. Expected"
+            f" {_show(spec.shape)}, got {_show(shape)}.{note}"
+        )
+
+    def _wrong_size(self, name: str, expected: int, got: int, more: str = "") -> RequestError:
+        return RequestError(
+            f"input byte size mismatch for input '{name}' for model '{self.model}'. Expected"
+            f" {expected}{more}, got {got}"
+        )
+
+
+def _spec(config: ModelConfig, tensor: TensorConfig) -> InputSpec:
+    return InputSpec(
+        tensor.name,
+        tensor.data_type,
+        config.full_shape(tensor),
+        ITEM_BYTES[tensor.data_type],
+        tensor.optional,
+        -1 in tensor.dims and not tensor.allow_ragged_batch,
+    )
+
+
+def _check_unique(names: list[str], what: str) -> None:
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RequestError(f"{what} '{twice}' already exists in request")
+
+
+def _show(shape: tuple[int, ...]) -> str:
+    return "[" + ",".join(str(dim) for dim in shape) + "]"

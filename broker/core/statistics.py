@@ -1,0 +1,117 @@
+"""Counters of one model version and of the server, as Triton's statistics extension counts them.
+
+Pure sums: nothing here asks a clock. Times are nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+Json = dict[str, Any]
+
+
+class BatchSizeStatistics:
+    """What executions of one batch size took."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.input_ns = 0
+        self.infer_ns = 0
+        self.output_ns = 0
+
+
+class ModelStatistics:
+    """Counts since this version was loaded.
+
+    `inference_count` adds each request's rows, `execution_count` one per batch; each request of a
+    batch is charged the batch's whole compute time, as in Triton.
+    """
+
+    def __init__(self) -> None:
+        self.inference_count = 0
+        self.execution_count = 0
+        self.success_count = 0
+        self.success_ns = 0
+        self.fail_count = 0
+        self.fail_ns = 0
+        self.rejected_count = 0
+        self.cancel_count = 0
+        self.queue_ns = 0
+        self.compute_input_ns = 0
+        self.compute_infer_ns = 0
+        self.compute_output_ns = 0
+        self.last_inference_ms = 0
+        self.batches: dict[int, BatchSizeStatistics] = {}
+
+    def executed(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        self.execution_count += 1
+        sized = self.batches.get(rows)
+        if sized is None:
+            sized = self.batches[rows] = BatchSizeStatistics()
+        sized.count += 1
+        sized.input_ns += input_ns
+        sized.infer_ns += infer_ns
+        sized.output_ns += output_ns
+
+    def to_json(self, name: str, version: int) -> Json:
+        """One element of `model_stats`; field names are Triton's."""
+
+        def leaf(count: int, ns: int) -> Json:
+            return {"count": count, "ns": ns}
+
+        done = self.success_count
+        return {
+            "name": name,
+            "version": str(version),
+            "last_inference": self.last_inference_ms,
+            "inference_count": self.inference_count,
+            "execution_count": self.execution_count,
+            "inference_stats": {
+                "success": leaf(done, self.success_ns),
+                "fail": leaf(self.fail_count, self.fail_ns),
+                "queue": leaf(done, self.queue_ns),
+                "compute_input": leaf(done, self.compute_input_ns),
+                "compute_infer": leaf(done, self.compute_infer_ns),
+                "compute_output": leaf(done, self.compute_output_ns),
+                "cache_hit": leaf(0, 0),
+                "cache_miss": leaf(0, 0),
+            },
+            "response_stats": {},
+            "batch_stats": [
+                {
+                    "batch_size": rows,
+                    "compute_input": leaf(sized.count, sized.input_ns),
+                    "compute_infer": leaf(sized.count, sized.infer_ns),
+                    "compute_output": leaf(sized.count, sized.output_ns),
+                }
+                for rows, sized in sorted(self.batches.items())
+            ],
+            "memory_usage": [],
+        }
+
+
+class ServerCounters:
+    """What makes the promises visible: re-executions by reason, late and dropped answers."""
+
+    def __init__(self) -> None:
+        self.reexecutions: Counter[str] = Counter()
+        self.worker_deaths: Counter[str] = Counter()
+        self.poison_requests = 0
+        self.late_results = 0
+        self.joined_requests = 0
+        self.early_batches = 0
+        self.protocol_errors = 0
+        self.dropped_sessions = 0
+
+    def to_json(self) -> Json:
+        return {
+            "reexecutions": dict(self.reexecutions),
+            "worker_deaths": dict(self.worker_deaths),
+            "poison_requests": self.poison_requests,
+            "late_results": self.late_results,
+            "joined_requests": self.joined_requests,
+            "early_batches": self.early_batches,
+            "protocol_errors": self.protocol_errors,
+            "dropped_sessions": self.dropped_sessions,
+        }

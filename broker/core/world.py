@@ -1,0 +1,109 @@
+"""Everything the scheduler knows, in one record that its parts share, and the limits it obeys."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from naiad.broker.core.deadlines import NEVER_NS, Deadlines
+from naiad.broker.core.events import Action, Log
+from naiad.broker.core.instances import Instance, Slot
+from naiad.broker.core.job import Job
+from naiad.broker.core.models import Model, ModelVersion
+from naiad.broker.core.sessions import Session
+from naiad.broker.core.statistics import ServerCounters
+from naiad.protocol.messages import Region
+
+SECOND_NS = 1_000_000_000
+NAMED_REGION_BASE = 2**62
+"""Ids from here on are regions registered by name, owned by the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Named bounds of one broker. Bytes, nanoseconds or counts, as the names say."""
+
+    session_requests_max: int = 4096
+    session_bytes_max: int = 512 * 1024 * 1024
+    session_regions_max: int = 1024
+    sessions_max: int = 4096
+    named_regions_max: int = 4096
+    inline_bytes_max: int = 64 * 1024 * 1024
+    absence_ns: int = 2 * SECOND_NS
+    """How long a lost client or, after a restart, a known worker may stay away."""
+    slot_wait_ns: int = 5 * SECOND_NS
+    """How long a reload waits for slots that do not come before it swaps with fewer instances."""
+    stop_grace_ns: int = 30 * SECOND_NS
+    retry_first_ns: int = SECOND_NS
+    retry_last_ns: int = 60 * SECOND_NS
+    restart_first_ns: int = 100_000_000
+    spares: int = 1
+    cores: int = 1
+
+
+class World:
+    """Shared state of the scheduler's parts. `now_ns` is the time of the event being handled."""
+
+    def __init__(self, *, incarnation: int, server: str, first_number: int, limits: Limits) -> None:
+        self.incarnation = incarnation
+        self.server = server
+        self.limits = limits
+        self.now_ns = 0
+        self.wall_ms = 0
+        self.actions: list[Action] = []
+        self.sessions: dict[int, Session] = {}
+        self.slots: dict[int, Slot] = {}
+        self.instances: dict[int, Instance] = {}
+        self.models: dict[str, Model] = {}
+        self.retiring: list[ModelVersion] = []
+        self.found: dict[tuple[str, int], ModelVersion] = {}
+        self.deadlines = Deadlines()
+        self.dirty: dict[ModelVersion, None] = {}
+        self.counters = ServerCounters()
+        self.regions: dict[int, Region] = {}
+        self.region_owner: dict[int, int] = {}
+        self.named_regions: dict[str, NamedRegion] = {}
+        self.draining = False
+        self.recovering = False
+        self._number = first_number
+        self._timers: list[tuple[int, int, Callable[[], None]]] = []
+
+    def number(self) -> int:
+        """A number never used before, also not by an earlier broker: it starts from the time."""
+        self._number += 1
+        return self._number
+
+    def log(self, level: str, text: str) -> None:
+        self.actions.append(Log(level, text))
+
+    def at(self, when_ns: int, what: Callable[[], None]) -> None:
+        """Call `what` at a time. Timers are few and are not cancelled: `what` looks before acting."""
+        heapq.heappush(self._timers, (when_ns, self.number(), what))
+
+    def next_timer_ns(self) -> int:
+        return self._timers[0][0] if self._timers else NEVER_NS
+
+    def run_timers(self) -> None:
+        while self._timers and self._timers[0][0] <= self.now_ns:
+            heapq.heappop(self._timers)[2]()
+
+    def wake(self, model: ModelVersion) -> None:
+        """The model's queue or instances changed: look at it once all events are handled."""
+        self.dirty[model] = None
+
+    def forget_lookups(self) -> None:
+        self.found.clear()
+
+    def jobs(self) -> list[Job]:
+        return [job for session in self.sessions.values() for job in session.jobs.values()]
+
+
+@dataclass(slots=True)
+class NamedRegion:
+    """A region registered by name (KServe's shared memory extension); the server's own."""
+
+    name: str
+    region: Region
+    offset: int
+    size: int
