@@ -6,6 +6,7 @@ one step, the old one drains. A failed load leaves the old one serving and says 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from naiad.broker.core.events import Json, SaveState, ScanRepository, SendReply
@@ -245,7 +246,7 @@ class Catalog:
             if missing and waited_ns < patience_ns:
                 when_ns = model.incoming_since_ns + patience_ns
                 generation = version.generation
-                self._world.at(when_ns, lambda: self._swap_late(model, generation))
+                self._world.at(when_ns, partial(self._swap_late, model, generation))
                 return
         self._swap(model)
 

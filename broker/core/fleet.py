@@ -121,6 +121,7 @@ class Fleet:
         load_ns: int,
         config: Json | None,
     ) -> None:
+        """A worker answered LOAD: with the completed config, or why it could not."""
         instance = slot.instance
         if instance is None or instance.id != instance_id:
             return
@@ -183,13 +184,10 @@ class Fleet:
             )
         guilty = self._settle_jobs(slot, reason, executing, truncated)
         instance.slot = None
-        if instance.state is InstanceState.DRAINING or (
-            expected and instance.state is InstanceState.FATAL
-        ):
-            if instance.state is InstanceState.DRAINING:
-                instance.move(InstanceState.EXITED)
-                world.instances.pop(instance.id, None)
-                self.check_retired()
+        if instance.state is InstanceState.DRAINING:
+            instance.move(InstanceState.EXITED)
+            world.instances.pop(instance.id, None)
+            self.check_retired()
         elif instance.state not in (InstanceState.FATAL, InstanceState.EXITED):
             self._restart(instance, reason, counts=not guilty and not ordered)
         world.wake(model)
@@ -296,10 +294,7 @@ class Fleet:
         """Put a job back at the head of its queue, under its first arrival time."""
         job.state = JobState.QUEUED
         job.batch = None
-        if job.suspect:
-            job.model.queue.push_front(job)
-        else:
-            job.model.queue.push_front(job)
+        job.model.queue.push_front(job)
         if job.deadline_ns:
             self._world.deadlines.add(job)
         self._world.wake(job.model)
@@ -354,18 +349,8 @@ class Fleet:
                     instance.move(InstanceState.FATAL)
                     slot.stopping = True
                     self.kill(slot, "another instance of its model failed to load")
-            elif instance.state in (
-                InstanceState.WAITING,
-                InstanceState.BACKOFF,
-                InstanceState.LOADING,
-            ):
-                if (
-                    instance.state is InstanceState.WAITING
-                    or instance.state is InstanceState.BACKOFF
-                ):
-                    instance.move(InstanceState.FATAL)
-                else:
-                    instance.move(InstanceState.FATAL)
+            elif instance.state not in (InstanceState.FATAL, InstanceState.EXITED):
+                instance.move(InstanceState.FATAL)
         self._settled(model)
         self.want()
 

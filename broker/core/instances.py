@@ -31,17 +31,18 @@ class InstanceState(StrEnum):
 
 
 _S = InstanceState
+_LEAVING: Final = frozenset({_S.WAITING, _S.BACKOFF, _S.FATAL, _S.DRAINING, _S.EXITED, _S.LOST})
 MOVES: Final[dict[InstanceState, frozenset[InstanceState]]] = {
-    _S.WAITING: frozenset({_S.LOADING, _S.READY, _S.BUSY, _S.FATAL, _S.EXITED, _S.BACKOFF}),
-    _S.LOADING: frozenset({_S.READY, _S.WAITING, _S.BACKOFF, _S.FATAL, _S.DRAINING, _S.EXITED, _S.LOST}),
-    _S.READY: frozenset({_S.BUSY, _S.WAITING, _S.BACKOFF, _S.FATAL, _S.DRAINING, _S.EXITED, _S.LOST}),
-    _S.BUSY: frozenset({_S.READY, _S.WAITING, _S.BACKOFF, _S.FATAL, _S.DRAINING, _S.EXITED, _S.LOST}),
+    _S.WAITING: frozenset({_S.LOADING, _S.READY, _S.BUSY, _S.BACKOFF, _S.FATAL, _S.EXITED}),
+    _S.LOADING: _LEAVING | {_S.READY},
+    _S.READY: _LEAVING | {_S.BUSY},
+    _S.BUSY: _LEAVING | {_S.READY},
     _S.DRAINING: frozenset({_S.EXITED}),
     _S.BACKOFF: frozenset({_S.WAITING, _S.FATAL, _S.EXITED}),
-    _S.FATAL: frozenset({_S.WAITING, _S.EXITED}),
+    _S.FATAL: frozenset({_S.WAITING, _S.DRAINING, _S.EXITED}),
     _S.LOST: frozenset({_S.WAITING, _S.BACKOFF, _S.FATAL, _S.EXITED}),
     _S.EXITED: frozenset(),
-}  # fmt: skip
+}
 """FATAL: the crash budget is used up or the load failed. LOST: its process cannot be killed."""
 
 

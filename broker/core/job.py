@@ -81,7 +81,6 @@ class Batch:
         "id",
         "jobs",
         "keys",
-        "predicted_ns",
         "rows",
         "sent_ns",
         "slot",
@@ -96,5 +95,4 @@ class Batch:
         self.sent_ns = now_ns
         self.start_ns = now_ns
         self.early = False
-        self.predicted_ns = 0
         self.keys: list[tuple[int, int]] = []

@@ -174,10 +174,11 @@ class Memory:
             if not name or one.name == name
         ]
 
-    def unregister(self, arguments: m.Parameters) -> None:
+    def unregister(self, arguments: m.Parameters) -> Json:
         """Forget one name, or all without a name; an unknown name succeeds, as in Triton."""
         name = arguments.get("name", "")
         self.forget_named((str(name),) if name else tuple(self._world.named_regions))
+        return {}
 
     def forget_named(self, names: tuple[str, ...]) -> None:
         gone = [one for name in names if (one := self._world.named_regions.pop(name, None))]

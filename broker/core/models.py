@@ -91,7 +91,7 @@ class ModelVersion:
         return self.state is ModelState.READY and any(one.serves for one in self.instances)
 
     def complete(self, config: ModelConfig) -> None:
-        """Take the config a worker completed, and compile from it what requests are checked with."""
+        """Take the config a worker completed; compile from it what requests are checked with."""
         self.config = config
         self.signature = Signature(config)
         batching = config.dynamic_batching

@@ -71,9 +71,8 @@ class Level:
                 for lane in self.lanes.values():
                     self._note_head(lane, lane.head())
             _, number, lane = self._heads[0]
-            if self.lanes.get(lane.key) is lane and number in lane.jobs:
-                if lane.head().number == number:
-                    return lane
+            if self.lanes.get(lane.key) is lane and lane.head().number == number:
+                return lane
             heapq.heappop(self._heads)
 
     def by_age(self, limit: int) -> list[Lane]:

@@ -123,7 +123,7 @@ class Recovery:
     # --- workers -----------------------------------------------------------------------
 
     def adopt(self, slot: Slot, hello: m.SlotHello) -> None:
-        """A worker said hello for the first time to this broker; it may have a model and batches."""
+        """A worker's first hello to this broker; it may have a model and batches."""
         world = self._world
         if hello.instance == 0:
             self._welcome(slot, keep=True)

@@ -78,7 +78,7 @@ class World:
         self.actions.append(Log(level, text))
 
     def at(self, when_ns: int, what: Callable[[], None]) -> None:
-        """Call `what` at a time. Timers are few and are not cancelled: `what` looks before acting."""
+        """Call `what` at a time. Timers are not cancelled: `what` looks before it acts."""
         heapq.heappush(self._timers, (when_ns, self.number(), what))
 
     def next_timer_ns(self) -> int:
