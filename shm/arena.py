@@ -225,11 +225,12 @@ class Arena:
     def trimmable(self, low_bytes: int) -> tuple[int, ...]:
         """Empty segments that were not needed since the last call, largest first.
 
-        What remains holds at least `low_bytes` and the peak of the time since the last call; so
-        called once a minute it keeps what one minute of traffic used.
+        What remains holds at least `low_bytes`, and one and a half times the peak since the last
+        call (large ranges do not fit every gap); so called once a minute it keeps what one minute
+        of traffic used.
         """
         self._merge_stacks()
-        keep_bytes = max(low_bytes, self.peak_bytes)
+        keep_bytes = max(low_bytes, self.peak_bytes + self.peak_bytes // 2)
         self.peak_bytes = self.used_bytes
         remaining = self.total_bytes
         out = []
