@@ -22,7 +22,7 @@ naiad serves models: a broker queues requests, every model instance is a process
 
   naiad serve model_repository           serve every model of a folder, Ctrl-C to stop
   naiad status                           what runs: models, instances, queues
-  naiad infer add_sub --input INPUT0='[1, 2, 3, 4]' --input INPUT1='[5, 6, 7, 8]'
+  naiad infer string_upper --input INPUT0='["hello"]'
   naiad perf -m identity --concurrency 1,16
   naiad check model_repository           find faults without serving
 

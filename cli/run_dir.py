@@ -9,29 +9,22 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-import tempfile
 from typing import Final
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
+from naiad.config.settings import DEFAULT_NAME, default_run_dir
 from naiad.protocol.endpoints import Endpoints, path_fault
 
 MODE: Final = 0o700
-DEFAULT_NAME: Final = "naiad"
-VARIABLE: Final = "NAIAD_RUN_DIR"
 _OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def located(run_dir: str | None, name: str = DEFAULT_NAME) -> str:
-    """The run directory of the server called `name`, absolute.
-
-    What was asked for, else $NAIAD_RUN_DIR, else a folder of this user in $XDG_RUNTIME_DIR or /tmp.
-    """
-    chosen = run_dir or os.environ.get(VARIABLE)
-    if chosen:
-        return os.path.abspath(chosen)
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return os.path.join(base, f"naiad-{os.geteuid()}-{name}")
+    """The run directory, absolute: the one asked for, else the usual of the server `name`."""
+    return os.path.abspath(
+        run_dir or default_run_dir(name, environment=os.environ, uid=os.geteuid())
+    )
 
 
 def prepare(run_dir: str) -> None:

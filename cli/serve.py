@@ -16,6 +16,7 @@ from naiad.cli.log import LogWriter
 from naiad.cli.startup import Status, failed_models
 from naiad.cli.supervisor import Plan, Supervisor
 from naiad.cli.tables import table
+from naiad.config.settings import DEFAULT_NAME
 
 DRAIN_SECONDS: Final = 30.0
 
@@ -25,7 +26,7 @@ DRAIN_SECONDS: Final = 30.0
     "naiad serve a b --control-mode explicit --load-model magika"
 )
 @click.argument("repository", nargs=-1, required=True)
-@click.option("--name", default=run_dir.DEFAULT_NAME, help="Of this server; two on a host differ.")
+@click.option("--name", default=DEFAULT_NAME, help="Of this server; two on a host differ.")
 @click.option("--run-dir", "folder", help="For sockets and state; default: one per user and name.")
 @click.option(
     "--control-mode",

@@ -13,6 +13,7 @@ from naiad.cli.failure import CommandFailed
 from naiad.cli.main import COMMANDS, main
 from naiad.cli.startup import failed_models, is_settled
 from naiad.cli.tables import table
+from naiad.config.settings import RUN_DIR_VARIABLE
 
 
 def test_naiad_alone_is_friendly(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,10 +95,10 @@ def plant(root: Path, paths: list[str]) -> None:
 
 def test_the_run_directory_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    monkeypatch.delenv(run_dir.VARIABLE, raising=False)
+    monkeypatch.delenv(RUN_DIR_VARIABLE, raising=False)
     assert run_dir.located("here") == f"{Path.cwd()}/here"
     assert run_dir.located(None, "x") == f"/run/user/7/naiad-{os.geteuid()}-x"
-    monkeypatch.setenv(run_dir.VARIABLE, "/there")
+    monkeypatch.setenv(RUN_DIR_VARIABLE, "/there")
     assert run_dir.located(None) == "/there"
 
 
