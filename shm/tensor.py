@@ -59,7 +59,7 @@ class _Anchor(np.ndarray[Any, Any]):
 
 
 def array_over(
-    buffer: memoryview | bytes,
+    buffer: memoryview | bytes | bytearray,
     datatype: str,
     shape: tuple[int, ...],
     *,
