@@ -22,9 +22,8 @@ from naiad.worker.backends.base import ModelInstance
 from naiad.worker.backends.completion import DeclaredTensor
 
 DEFAULT_FILENAME: Final = "model.onnx"
-LOG_ERRORS_ONLY: Final = 3
 LOG_FATAL_ONLY: Final = 4
-"""Of single runs: their errors are raised, and a client must not be able to fill the log."""
+"""Everything else is raised as well, and a client's faults must not fill the log."""
 
 _TYPE: Final = re.compile(r"tensor\((\w+)\)")
 _DATATYPE: Final = {
@@ -99,7 +98,7 @@ def session_options(instance: ModelInstance) -> onnxruntime.SessionOptions:
     """Triton's parameters; without them the instance's own share of threads."""
     config = instance.config
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = LOG_ERRORS_ONLY
+    options.log_severity_level = LOG_FATAL_ONLY
     threads = max(0, instance.threads)
     options.intra_op_num_threads = _number(config, "intra_op_thread_count", threads)
     options.inter_op_num_threads = _number(config, "inter_op_thread_count", threads)
@@ -139,12 +138,12 @@ def _number(config: ModelConfig, key: str, default: int, *, most: int = 4096) ->
     raise load_error(f'parameters["{key}"]: expected a whole number from 0 to {most}, got "{text}"')
 
 
-def run_options(config: ModelConfig) -> onnxruntime.RunOptions:
-    """Options of every run of the model."""
+def run_options(config: ModelConfig) -> onnxruntime.RunOptions | None:
+    """Options of every run of the model; None where the defaults do."""
+    if _ARENA_SHRINKAGE not in config.parameters:
+        return None
     options = onnxruntime.RunOptions()
-    options.log_severity_level = LOG_FATAL_ONLY
-    if _ARENA_SHRINKAGE in config.parameters:
-        options.add_run_config_entry(_ARENA_SHRINKAGE, config.parameters[_ARENA_SHRINKAGE])
+    options.add_run_config_entry(_ARENA_SHRINKAGE, config.parameters[_ARENA_SHRINKAGE])
     return options
 
 

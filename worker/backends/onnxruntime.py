@@ -7,15 +7,13 @@ gathered in; keeps no reference to a client's memory after a run.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from time import monotonic
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
+from onnxruntime import OrtValue
 
-from naiad.config.model import ModelConfig, TensorConfig
+from naiad.config.model import ModelConfig
 from naiad.protocol.datatypes import NUMPY_NAME, tensor_bytes
 from naiad.protocol.errors import Code, ModelError, NaiadError
 from naiad.worker.backends import onnx_session
@@ -27,24 +25,18 @@ from naiad.worker.backends.base import (
     OutputTensor,
 )
 from naiad.worker.backends.completion import DeclaredTensor, complete_config
+from naiad.worker.backends.gather import GatherBuffers, row_bytes
 from naiad.worker.backends.onnx_values import run_as_values, text_array
+from naiad.worker.backends.trial import probe_outputs, warm_up
 
 if TYPE_CHECKING:
     from naiad.worker.backends.base import Array
 
-DIRECT_BYTES_MIN: Final = 256 * 1024
-"""Binding an output to the client's memory costs about 50 µs, copying this much as well."""
+DIRECT_BYTES_MIN: Final = 1024 * 1024
+"""Binding outputs to the client's memory costs about as much as copying this many bytes."""
 
 DIRECT_ALIGNMENT: Final = 64
 """What ONNX Runtime's own allocator gives its kernels."""
-
-KEPT_BUFFER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Per input. A larger batch is gathered in memory that is given back after the run."""
-
-WARM_UP_SECONDS_MAX: Final = 0.25
-"""A full batch of zeros is run at load only when it should take no longer."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,62 +56,58 @@ class OnnxRuntimeBackend:
         self._session: Any = None
         self._run_options: Any = None
         self._config = ModelConfig("")
+        self._declared: list[DeclaredTensor] = []
         self._batches = False
+        self._shapes_differ = False
+        self._datatypes: dict[str, str] = {}
         self._needs_values = False
         self._scalar_inputs: frozenset[str] = frozenset()
         self._outputs: dict[str, OutputSlot] = {}
-        self._buffers: dict[str, Array] = {}
+        self._buffers = GatherBuffers(0)
 
     def load(self, instance: ModelInstance) -> ModelConfig:
         """Open the session and complete the config from what the model file declares."""
         config = instance.config
         self._session = session = onnx_session.open_session(instance)
         self._run_options = onnx_session.run_options(config)
-        inputs = onnx_session.declared_inputs(session)
+        self._declared = inputs = onnx_session.declared_inputs(session)
         outputs = onnx_session.declared_outputs(session, [output.name for output in config.outputs])
-        configured = {output.name for output in config.outputs if output.dims}
-        if any(o.dims is None and o.datatype and o.name not in configured for o in outputs):
-            outputs = self._probe(inputs, outputs)
+        self._datatypes = {tensor.name: tensor.datatype for tensor in (*inputs, *outputs)}
+        self._needs_values = "BF16" in self._datatypes.values()
+        told = {output.name for output in config.outputs if output.dims}
+        if any(o.dims is None and o.datatype and o.name not in told for o in outputs):
+            outputs = probe_outputs(inputs, outputs, self._run)
         self._config = config = complete_config(config, inputs, outputs)
         self._batches = config.max_batch_size > 0
+        self._shapes_differ = any(
+            tensor.optional or -1 in tensor.model_dims for tensor in config.inputs
+        )
         ranks = {tensor.name: len(tensor.dims or ()) for tensor in inputs}
         self._scalar_inputs = frozenset(
             tensor.name
             for tensor in config.inputs
-            if ranks[tensor.name] == 0 and len(config.full_shape(tensor)) == 1
+            if ranks[tensor.name] == 0 and config.full_shape(tensor) == (1,)
         )
-        names = set(ranks)
         self._outputs = {
-            tensor.name: OutputSlot(tensor.data_type, tensor.model_dims, tensor.name in names)
+            tensor.name: OutputSlot(tensor.data_type, tensor.model_dims, tensor.name in ranks)
             for tensor in config.outputs
         }
-        self._needs_values = "BF16" in {t.data_type for t in (*config.inputs, *config.outputs)}
+        self._buffers = GatherBuffers(config.max_batch_size)
         return config
 
     def warm_up(self) -> None:
-        """A run of one and, where cheap, one of max_batch_size; zeros, free dimensions 1."""
-        started = monotonic()
-        for size in (1, self._config.max_batch_size):
-            if size > 1 and (monotonic() - started) * size > WARM_UP_SECONDS_MAX:
-                break
-            feeds = {
-                tensor.name: zeros(tensor.data_type, self._shape(tensor, size))
-                for tensor in self._config.inputs
-                if not tensor.optional
-            }
-            try:
-                self._run(list(self._outputs), feeds)
-            except ModelError as error:
-                # Not every model takes zeros, or 1 for every free dimension.
-                _log.debug("%s: no warm-up: %s", self._config.name, error.message)
-                break
+        """A run of one and, where cheap, one of max_batch_size."""
+        warm_up(self._config, self._declared, self._run)
 
     def execute(self, batch: Sequence[ModelRequest]) -> Sequence[ModelResponse | NaiadError]:
         """Requests whose inputs and shapes agree run together, the others one after the other."""
         if len(batch) == 1:
             return [self._execute_one(batch[0])]
+        groups = self._groups(batch)
+        if len(groups) == 1:
+            return self._execute_together(batch)
         answers: dict[int, ModelResponse | NaiadError] = {}
-        for group in self._groups(batch):
+        for group in groups:
             if len(group) > 1:
                 responses = self._execute_together([batch[index] for index in group])
                 answers.update(zip(group, responses, strict=True))
@@ -133,13 +121,16 @@ class OnnxRuntimeBackend:
     def unload(self) -> None:
         """Let go of the session, and with it of the weights."""
         self._session = None
-        self._buffers.clear()
 
     def _groups(self, batch: Sequence[ModelRequest]) -> list[list[int]]:
         """Indexes of requests that can be joined; without batching each is alone."""
+        if not self._batches or not self._config.inputs:
+            return [[index] for index in range(len(batch))]
+        if not self._shapes_differ:
+            return [list(range(len(batch)))]
         groups: list[list[int]] = []
         for index, request in enumerate(batch):
-            for group in groups if self._batches and request.inputs else ():
+            for group in groups:
                 if _alike(batch[group[0]].inputs, request.inputs):
                     group.append(index)
                     break
@@ -150,9 +141,7 @@ class OnnxRuntimeBackend:
     def _execute_one(self, request: ModelRequest) -> ModelResponse:
         """Run on the request's own memory."""
         names = request.requested_outputs
-        feeds = {
-            name: self._feed(tensor, tensor.array()) for name, tensor in request.inputs.items()
-        }
+        feeds = {name: self._feed(name, tensor.array()) for name, tensor in request.inputs.items()}
         places = request.places
         if places and sum(place.nbytes for place in places.values()) >= DIRECT_BYTES_MIN:
             targets = self._targets(request)
@@ -165,63 +154,68 @@ class OnnxRuntimeBackend:
 
     def _execute_together(self, requests: Sequence[ModelRequest]) -> list[ModelResponse]:
         """Run requests joined along dimension 0; each gets its own rows of every output."""
-        first = requests[0].inputs
-        rows = [next(iter(request.inputs.values())).shape[0] for request in requests]
-        total = sum(rows)
+        first = requests[0]
+        lead = next(iter(first.inputs))
+        counts = [request.inputs[lead].shape[0] for request in requests]
+        total = sum(counts)
         feeds = {
-            name: self._gathered([request.inputs[name] for request in requests], total)
-            for name in first
+            name: self._feed(
+                name, self._buffers.joined([request.inputs[name] for request in requests], total)
+            )
+            for name in first.inputs
         }
-        wanted = {name for request in requests for name in request.requested_outputs}
-        names = [name for name in self._outputs if name in wanted]
-        arrays = dict(zip(names, self._run(names, feeds), strict=True))
-        for name, array in arrays.items():
-            if array.shape[:1] != (total,):
-                raise ModelError(
-                    f"output {name!r}: expected the batch of {total} as first dimension, "
-                    f"got {list(array.shape)}",
-                    code=Code.MODEL_OUTPUT_INVALID,
-                )
+        names = first.requested_outputs
+        if any(request.requested_outputs != names for request in requests):
+            wanted = {name for request in requests for name in request.requested_outputs}
+            names = tuple(name for name in self._outputs if name in wanted)
+        joined = {
+            name: self._rows(name, array, total)
+            for name, array in zip(names, self._run(names, feeds), strict=True)
+        }
         responses, begin = [], 0
-        for request, count in zip(requests, rows, strict=True):
+        for request, count in zip(requests, counts, strict=True):
             end = begin + count
-            outputs = [
-                self._output(name, arrays[name][begin:end]) for name in request.requested_outputs
-            ]
+            outputs = []
+            for name in request.requested_outputs:
+                datatype, tail, rows, row_size = joined[name]
+                if row_size is None:
+                    output = OutputTensor(name, datatype, (count, *tail), rows[begin:end])
+                else:
+                    content = rows[begin * row_size : end * row_size]
+                    output = OutputTensor(name, datatype, (count, *tail), None, content)
+                outputs.append(output)
             responses.append(ModelResponse(outputs))
             begin = end
         return responses
 
-    def _feed(self, tensor: InputTensor, array: Array) -> Array:
-        if tensor.datatype == "BYTES":
-            array = text_array(tensor.name, array)
-        return array.reshape(()) if tensor.name in self._scalar_inputs else array
+    def _rows(
+        self, name: str, array: Array, total: int
+    ) -> tuple[str, tuple[int, ...], Any, int | None]:
+        """(datatype, dims of a row, all rows as bytes, bytes of a row); BYTES stay an array."""
+        shape = array.shape
+        if shape[:1] != (total,):
+            raise ModelError(
+                f"output {name!r}: expected the batch of {total} as first dimension, "
+                f"got {list(shape)}",
+                code=Code.MODEL_OUTPUT_INVALID,
+            )
+        slot = self._outputs[name]
+        if slot.datatype == "BYTES":
+            return slot.datatype, shape[1:], array, None
+        if slot.is_input:
+            array = array.copy()
+        return slot.datatype, shape[1:], row_bytes(array), array.nbytes // total
 
-    def _gathered(self, tensors: Sequence[InputTensor], total: int) -> Array:
-        """The tensors joined in a buffer that is used again for the next batch."""
-        first = tensors[0]
-        parts = [tensor.array() for tensor in tensors]
-        if first.datatype == "BYTES":
-            return self._feed(first, np.concatenate(parts))
-        buffer = self._buffer(first.name, parts[0], total)
-        return np.concatenate(parts, out=buffer)
+    def _feed(self, name: str, array: Array) -> Array:
+        if self._datatypes[name] == "BYTES":
+            array = text_array(name, array)
+        return array.reshape(()) if name in self._scalar_inputs else array
 
-    def _buffer(self, name: str, like: Array, total: int) -> Array:
-        shape = (total, *like.shape[1:])
-        row = like[:1].size
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.size < total * row:
-            count = max(total, self._config.max_batch_size) * row
-            if count * like.itemsize > KEPT_BUFFER_BYTES_MAX:
-                return np.empty(shape, like.dtype)
-            buffer = self._buffers[name] = np.empty(count, like.dtype)
-        return buffer[: total * row].reshape(shape)
-
-    def _run(self, names: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
+    def _run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         try:
             if self._needs_values:
-                datatypes = {tensor.name: tensor.data_type for tensor in self._config.inputs}
-                return run_as_values(self._session, names, feeds, datatypes, self._run_options)
+                types = self._datatypes
+                return run_as_values(self._session, names, feeds, types, self._run_options)
             arrays: list[Array] = self._session.run(names, feeds, self._run_options)
         except Exception as error:
             raise ModelError(f"ONNX Runtime: {onnx_session.reason(error)}") from error
@@ -231,27 +225,30 @@ class OnnxRuntimeBackend:
         slot = self._outputs[name]
         if slot.is_input:
             array = array.copy()
-        if array.ndim == 0 and slot.dims == (1,):
-            array = array.reshape(1)  # a config cannot say "scalar": its dims are [1]
-        return OutputTensor(name, slot.datatype, array.shape, array)
+        shape = array.shape
+        if not shape and slot.dims == (1,):
+            shape = slot.dims  # a config cannot say "scalar": its dims are [1]
+        if slot.datatype == "BYTES":
+            return OutputTensor(name, slot.datatype, shape, array.reshape(shape))
+        return OutputTensor(name, slot.datatype, shape, None, row_bytes(array))
 
     def _targets(self, request: ModelRequest) -> dict[str, Array]:
         """The client's memory as arrays, for outputs whose shape is known before the run."""
         targets: dict[str, Array] = {}
         rows = next(iter(request.inputs.values())).shape[:1] if request.inputs else ()
         for name, place in request.places.items():
-            slot = self._outputs.get(name)
-            dtype = None if slot is None else NUMPY_NAME.get(slot.datatype)
-            if slot is None or dtype is None or slot.is_input or -1 in slot.dims:
+            slot = self._outputs[name]
+            dtype = NUMPY_NAME.get(slot.datatype)
+            if dtype is None or slot.is_input or -1 in slot.dims:
                 continue
             shape = (*rows, *slot.dims) if self._batches else slot.dims
             size = tensor_bytes(slot.datatype, shape)
-            if size and size <= place.nbytes and place.ctypes.data % DIRECT_ALIGNMENT == 0:
+            if size and size <= place.nbytes and _address(place) % DIRECT_ALIGNMENT == 0:
                 targets[name] = place[:size].view(dtype).reshape(shape)
         return targets
 
     def _run_into(
-        self, targets: dict[str, Array], names: Sequence[str], feeds: dict[str, Array]
+        self, targets: Mapping[str, Array], names: Sequence[str], feeds: Mapping[str, Array]
     ) -> ModelResponse | None:
         """Run with outputs written to `targets`; None when it fails (a plain run says why)."""
         binding = self._session.io_binding()
@@ -259,68 +256,34 @@ class OnnxRuntimeBackend:
             for name, array in feeds.items():
                 binding.bind_cpu_input(name, array)
             for name in names:
-                target = targets.get(name)
-                if target is None:
+                if name in targets:
+                    value = OrtValue.ortvalue_from_numpy(targets[name])
+                    binding.bind_ortvalue_output(name, value)
+                else:
                     binding.bind_output(name)
-                    continue
-                binding.bind_output(
-                    name, "cpu", 0, target.dtype.type, target.shape, target.ctypes.data
-                )
             self._session.run_with_iobinding(binding, self._run_options)
-            values = binding.get_outputs()
+            values = binding.get_outputs() if len(targets) < len(names) else ()
         except Exception:
             return None
         outputs = []
-        for name, value in zip(names, values, strict=True):
-            target = targets.get(name)
-            if target is None:
-                outputs.append(self._output(name, value.numpy()))
-                continue
-            content = memoryview(target.reshape(-1).view(np.uint8))
-            datatype = self._outputs[name].datatype
-            outputs.append(OutputTensor(name, datatype, target.shape, buffer=content))
+        for index, name in enumerate(names):
+            if name in targets:
+                target = targets[name]
+                datatype = self._outputs[name].datatype
+                output = OutputTensor(name, datatype, target.shape, None, row_bytes(target))
+            else:
+                output = self._output(name, values[index].numpy())
+            outputs.append(output)
         return ModelResponse(outputs)
 
-    def _shape(self, tensor: TensorConfig, rows: int) -> tuple[int, ...]:
-        if tensor.name in self._scalar_inputs:
-            return ()
-        dims = tuple(1 if size == -1 else size for size in tensor.model_dims)
-        return (rows, *dims) if self._batches else dims
 
-    def _probe(
-        self, inputs: Sequence[DeclaredTensor], outputs: Sequence[DeclaredTensor]
-    ) -> list[DeclaredTensor]:
-        """Outputs whose shape the file does not tell, with the number of dims a run gives."""
-        names = [tensor.name for tensor in outputs if tensor.datatype]
-        feeds = {
-            tensor.name: zeros(
-                tensor.datatype, tuple(1 if n == -1 else n for n in tensor.dims or ())
-            )
-            for tensor in inputs
-            if not tensor.is_optional
-        }
-        try:
-            arrays = self._session.run(names, feeds, self._run_options)
-        except Exception:
-            return list(outputs)  # complete_config asks for the dims by name
-        ranks = {name: array.ndim for name, array in zip(names, arrays, strict=True)}
-        return [
-            replace(tensor, dims=(-1,) * ranks[tensor.name], is_probed=True)
-            if tensor.dims is None and tensor.name in ranks
-            else tensor
-            for tensor in outputs
-        ]
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
-def _alike(first: dict[str, InputTensor], other: dict[str, InputTensor]) -> bool:
+def _alike(first: Mapping[str, InputTensor], other: Mapping[str, InputTensor]) -> bool:
     """Whether two requests have the same inputs, of the same shapes but for the batch."""
     return first.keys() == other.keys() and all(
         tensor.shape[1:] == other[name].shape[1:] for name, tensor in first.items()
     )
-
-
-def zeros(datatype: str, shape: tuple[int, ...]) -> Array:
-    """Zeros, empty strings for BYTES, zero bits for BF16."""
-    if datatype == "BYTES":
-        return np.full(shape, "", dtype=np.object_)
-    return np.zeros(shape, dtype=NUMPY_NAME.get(datatype, "uint16"))
