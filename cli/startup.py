@@ -14,7 +14,8 @@ from naiad.cli.control import ControlLink
 from naiad.protocol.errors import NaiadError
 
 POLL_NS: Final = 50_000_000
-SETTLED_STATES: Final = frozenset({"READY", "UNAVAILABLE"})
+ON_THE_WAY: Final = frozenset({"loading", "recovering"})
+"""Phases of a server in which its models have not settled."""
 
 Status = dict[str, Any]
 
@@ -78,14 +79,14 @@ class Startup:
 
 
 def is_settled(status: Status) -> bool:
-    """Whether no model is on its way any more."""
-    return all(model["state"] in SETTLED_STATES for model in status["models"])
+    """Whether every model of the start is ready or has failed."""
+    return status["server"]["phase"] not in ON_THE_WAY
 
 
 def failed_models(status: Status) -> list[str]:
-    """'name version: reason' of each model that did not become ready."""
+    """'name: reason' of each model that did not become ready."""
     return [
-        f"{model['name']} {model['version']}: {model['reason'] or 'no reason given'}"
+        f"{model['name']}: {model['reason'] or 'no reason given'}"
         for model in status["models"]
         if model["state"] == "UNAVAILABLE"
     ]

@@ -19,6 +19,7 @@ from naiad.protocol.codec import decode, encode
 from naiad.protocol.endpoints import Endpoints
 
 POLL_MS = 20
+STATUS = b'{"server": {"phase": "serving"}, "models": [], "instances": []}'
 
 
 def main() -> int:
@@ -52,7 +53,7 @@ def main() -> int:
             asked = decode(header)
             if isinstance(asked, m.Control):
                 reply = encode(m.Reply(asked.call, None))
-                clients.send_multipart([peer, reply, b'{"models": [], "instances": []}'])
+                clients.send_multipart([peer, reply, STATUS])
         want = int(read(run_dir / "want") or 0)
         if supervisor and want != wanted:
             workers.send_multipart([supervisor, encode(m.Want("cpu", want, ()))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.main import COMMANDS, main
 from naiad.cli.startup import failed_models, is_settled
+from naiad.cli.status import duration, render
 from naiad.cli.tables import table
 from naiad.config.settings import RUN_DIR_VARIABLE
 
@@ -138,10 +140,26 @@ def test_plain_tables_are_aligned_and_have_no_colours() -> None:
 
 
 def test_a_start_is_settled_when_nothing_is_on_its_way() -> None:
+    assert is_settled({"server": {"phase": "serving"}})
+    assert not is_settled({"server": {"phase": "loading"}})
     ready = {"name": "a", "version": 1, "state": "READY", "reason": ""}
     failed = {"name": "b", "version": 2, "state": "UNAVAILABLE", "reason": "no file"}
-    loading = {"name": "c", "version": 1, "state": "LOADING", "reason": ""}
-    assert is_settled({"models": []})
-    assert is_settled({"models": [ready, failed]})
-    assert not is_settled({"models": [ready, loading]})
-    assert failed_models({"models": [ready, failed]}) == ["b 2: no file"]
+    assert failed_models({"models": [ready, failed]}) == ["b: no file"]
+
+
+def test_the_status_for_a_person_names_what_there_is() -> None:
+    server = {"name": "naiad", "phase": "serving", "pid": 7, "started": 1000.0}
+    model = {"name": "mlp", "version": 1, "state": "READY", "instances": 2, "reason": ""}
+    instance = {"slot": "cpu-0", "pid": 12, "device": "cpu", "model": "mlp", "version": 1}
+    text = render({"server": server, "models": [model], "instances": [instance]}, "/run/n", 1090.0)
+    assert text.startswith("naiad on /run/n: serving, pid 7, up 90 s\n")
+    assert re.search(r"^mlp +1 +READY +2 ", text, re.MULTILINE)
+    assert re.search(r"^cpu-0 +12 +cpu +mlp ", text, re.MULTILINE)
+    assert "naiad load" in render({"server": server, "models": [], "instances": []}, "/", 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.9, "4 s"), (180, "3 min"), (18_000, "5 h"), (200_000, "2 d")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
