@@ -16,6 +16,8 @@ ALIGNMENT_BYTES: Final = 64
 PAGE_BYTES: Final = 4096
 
 PREFIX: Final = "/naiad."
+WORKER_ROLE: Final = "worker"
+"""Who a worker's output arenas belong to; clients and gateways choose other roles."""
 SERVER_CHARS_MAX: Final = 48
 ROLE_CHARS_MAX: Final = 16
 RANDOM_BYTES: Final = 8

@@ -10,6 +10,7 @@ import secrets
 
 from naiad.protocol.errors import Unavailable
 from naiad.protocol.messages import Region
+from naiad.shm.layout import WORKER_ROLE
 from naiad.shm.leases import Leases
 from naiad.shm.pool import ARENA_BYTES_MAX, Loan, Pool, PoolCounters
 
@@ -25,7 +26,7 @@ class OutputArena:
     def __init__(
         self, server: str, *, limit_bytes: int = ARENA_BYTES_MAX, mode: int = 0o600
     ) -> None:
-        self.pool = Pool(server, "worker", worker_region_id, limit_bytes=limit_bytes, mode=mode)
+        self.pool = Pool(server, WORKER_ROLE, worker_region_id, limit_bytes=limit_bytes, mode=mode)
         self._leases: Leases[Loan] = Leases()
 
     def lease(self, session: int, request: int, size: int) -> Loan | None:

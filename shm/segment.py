@@ -22,10 +22,11 @@ from naiad.shm.layout import PAGE_BYTES, REGION_BYTES_MAX, checked_key, checked_
 from naiad.shm.objects import (
     DIRECTORY,
     cannot_open,
-    check_regular,
+    check_expected,
     free_bytes,
     is_same,
     total_bytes,
+    truncated,
 )
 
 POPULATE_BYTES_MAX: Final = 16 << 20
@@ -167,7 +168,7 @@ class Mapping:
         except OSError as fault:
             raise cannot_open(key, fault) from fault
         try:
-            _check_expected(region, os.fstat(descriptor), uids)
+            check_expected(region, os.fstat(descriptor), (os.geteuid(),) if uids is None else uids)
             mapped = _map(descriptor, region.size, writable=writable, populate=False)
         except BaseException as fault:
             os.close(descriptor)
@@ -234,15 +235,6 @@ class Mapping:
         self.close()
 
 
-def truncated(region: Region, now: int) -> RequestError:
-    """The error for a region whose owner made it smaller after it was registered."""
-    return RequestError(
-        f"shared memory region {region.id} ({region.key}) had {region.size} bytes when it was "
-        f"registered and has {now} now; do not truncate a region while it is registered",
-        code=Code.REGION_TRUNCATED,
-    )
-
-
 def _map(descriptor: int, size: int, *, writable: bool, populate: bool) -> mmap.mmap:
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
@@ -259,24 +251,6 @@ def _unmapped(mapped: mmap.mmap, view: memoryview) -> bool:
     except BufferError:
         return False
     return True
-
-
-def _check_expected(region: Region, found: os.stat_result, uids: Collection[int] | None) -> None:
-    check_regular(region.key, found)
-    if found.st_uid not in ((os.geteuid(),) if uids is None else uids):
-        raise RequestError(
-            f"Unable to open shared memory region: '{region.key}': it belongs to user "
-            f"{found.st_uid}, which this server does not serve",
-            code=Code.PERMISSION_DENIED,
-        )
-    if (found.st_dev, found.st_ino) != (region.device, region.inode):
-        raise RequestError(
-            f"Unable to open shared memory region: '{region.key}': it was replaced since it was "
-            "registered; register the new one",
-            code=Code.NOT_FOUND,
-        )
-    if found.st_size < region.size:
-        raise truncated(region, found.st_size)
 
 
 def _full(key: str, size: int, fault: BaseException) -> SharedMemoryFull | InternalError:

@@ -12,6 +12,7 @@ import pytest
 
 from naiad.protocol.errors import Code, InternalError, RequestError
 from naiad.protocol.messages import Region
+from naiad.shm.layout import RANDOM_BYTES, segment_name
 from naiad.shm.objects import (
     DIRECTORY,
     current_size,
@@ -19,6 +20,7 @@ from naiad.shm.objects import (
     free_bytes,
     is_same,
     total_bytes,
+    verified,
 )
 from naiad.shm.segment import Mapping, Segment
 from support.shm_process import ShmProcess
@@ -260,6 +262,39 @@ def test_describe_says_what_is_there(foreign_key: str) -> None:
     found = os.stat(DIRECTORY + foreign_key)
     assert owner.region == Region(0, foreign_key, found.st_dev, found.st_ino, SIZE)
     assert owner.uid == os.geteuid()
+
+
+def test_what_a_client_says_of_its_own_arena_is_verified(key: str) -> None:
+    mine = (os.geteuid(),)
+    with Segment.create(key, SIZE, region_id=3) as segment:
+        region = segment.region
+        assert verified(region, mine) == region
+        assert verified(region._replace(size=SIZE - 1), mine).size == SIZE - 1
+        for wrong, code in [
+            (region._replace(inode=region.inode + 1), Code.NOT_FOUND),
+            (region._replace(device=region.device + 1), Code.NOT_FOUND),
+            (region._replace(size=SIZE + 1), Code.REGION_TRUNCATED),
+            (region._replace(key=region.key + "x"), Code.PERMISSION_DENIED),
+        ]:
+            with pytest.raises(RequestError) as caught:
+                verified(wrong, mine)
+            assert caught.value.code is code
+        with pytest.raises(RequestError, match=f"expected {mine[0] + 1}") as caught:
+            verified(region, (mine[0] + 1,))
+        assert caught.value.code is Code.PERMISSION_DENIED
+    with pytest.raises(RequestError) as caught:
+        verified(region, mine)
+    assert caught.value.code is Code.NOT_FOUND
+
+
+def test_a_workers_arena_cannot_be_registered(server: str) -> None:
+    key = segment_name(server, "worker", os.getpid(), os.urandom(RANDOM_BYTES))
+    with (
+        Segment.create(key, SIZE) as segment,
+        pytest.raises(RequestError, match="a worker's") as caught,
+    ):
+        verified(segment.region, (os.geteuid(),))
+    assert caught.value.code is Code.PERMISSION_DENIED
 
 
 def test_our_own_names_are_described_only_from_inside(key: str) -> None:
