@@ -1,0 +1,37 @@
+"""The client library: `Client` (blocking) and `AsyncClient` (asyncio) for one naiad server.
+
+Loads only pyzmq, msgpack, numpy and posix_ipc beyond the standard library.
+"""
+
+from naiad.client.futures import Future
+from naiad.client.requests import InferInput, OutputPlace
+from naiad.client.results import InferResult, Output
+from naiad.client.sync import Client
+from naiad.client.tensors import from_bfloat16, to_bfloat16
+from naiad.protocol.errors import (
+    Code,
+    InternalError,
+    ModelError,
+    NaiadError,
+    ProtocolError,
+    RequestError,
+    Unavailable,
+)
+
+__all__ = [
+    "Client",
+    "Code",
+    "Future",
+    "InferInput",
+    "InferResult",
+    "InternalError",
+    "ModelError",
+    "NaiadError",
+    "Output",
+    "OutputPlace",
+    "ProtocolError",
+    "RequestError",
+    "Unavailable",
+    "from_bfloat16",
+    "to_bfloat16",
+]

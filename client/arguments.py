@@ -1,0 +1,96 @@
+"""What a user passes to `infer` and `submit`, turned into a request's parts, for both clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypedDict
+
+from naiad.client.requests import (
+    PLAIN,
+    REGION,
+    InferInput,
+    OutputPlace,
+    PackedInput,
+    Tail,
+    packed,
+    tail,
+)
+from naiad.client.tensors import packed_array
+from naiad.protocol import messages as m
+from naiad.protocol.errors import RequestError
+
+Inputs = Mapping[str, Any] | Sequence[InferInput]
+"""Arrays (or what becomes one) by name, or raw inputs."""
+
+Outputs = Sequence[str] | Mapping[str, OutputPlace | None]
+"""Names of the outputs wanted, or for each name where it may be written."""
+
+
+class Options(TypedDict, total=False):
+    """Optional arguments of a request.
+
+    `version` -1 means the newest ready one. `label` is your own id for it, shown in logs and
+    errors. `priority` 0 means the model's default. `timeout_us` counts from now: when it is over
+    the server answers with an error (code timeout) if the model's queue policy allows that.
+    """
+
+    version: int
+    label: str
+    priority: int
+    timeout_us: int
+    parameters: m.Parameters
+    sequence: m.Sequence
+    accounting_key: str
+    fairness_key: str
+    traceparent: str
+
+
+_NAMES: Final = frozenset(Options.__annotations__)
+NO_OPTIONS: Final[Options] = {}
+
+
+def inputs_of(given: Inputs) -> tuple[PackedInput, ...]:
+    """The inputs, inline. Raises RequestError for what cannot be sent."""
+    if isinstance(given, dict):
+        return tuple([packed_array(name, array) for name, array in given.items()])
+    if isinstance(given, Mapping):
+        return inputs_of(dict(given))
+    return tuple([packed(item) for item in given])
+
+
+def tail_of(outputs: Outputs | None, options: Options = NO_OPTIONS) -> Tail:
+    """Everything of a request that is usually not given."""
+    if not options and not outputs:
+        return PLAIN
+    if not options.keys() <= _NAMES:
+        raise TypeError(f"unexpected arguments: {sorted(options.keys() - _NAMES)}")
+    return tail(
+        _outputs_of(outputs),
+        options.get("priority", 0),
+        options.get("timeout_us", 0),
+        options.get("sequence"),
+        options.get("accounting_key", ""),
+        options.get("fairness_key", ""),
+        options.get("traceparent", ""),
+        options.get("parameters"),
+    )
+
+
+def _outputs_of(given: Outputs | None) -> tuple[m.OutputRequest, ...]:
+    if not given:
+        return ()
+    if isinstance(given, str):
+        raise RequestError(f"expected a list of output names, got the string {given!r}")
+    if not isinstance(given, Mapping):
+        return tuple([m.OutputRequest(name) for name in given])
+    out = []
+    for name, place in given.items():
+        if place is None:
+            out.append(m.OutputRequest(name))
+        else:
+            region, offset, size = place
+            for number in (region, offset, size):
+                if type(number) is not int or not 0 <= number < 2**63:
+                    raise RequestError(f"output {name!r}: expected an OutputPlace, got {place!r}")
+            out.append(m.OutputRequest(name, REGION, region, offset, size))
+    return tuple(out)

@@ -1,0 +1,434 @@
+"""One Driver shared by threads that block: leader and followers, no thread of its own.
+
+The thread that waits for something drives the socket for all (the leader); others that wait sleep
+until theirs came, or until the leader leaves and wakes one of them to go on. With one thread nobody
+is ever woken. An interruption (KeyboardInterrupt) in the middle of I/O costs a reconnect, never an
+answer: what was completed is kept, what may be half done is sent again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from naiad.client.control import parsed_reply
+from naiad.client.driver import Driver
+from naiad.client.futures import CANCELLED, DONE, PENDING, Future, Wish, run_callback
+from naiad.client.pump import Pump
+from naiad.client.requests import PackedInput, Request, Tail
+from naiad.client.results import InferResult
+from naiad.client.session import Completion, Phase
+from naiad.protocol import messages as m
+from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable, error_from_wire
+
+SUBMITTED_MAX: Final = 16
+"""Submitted requests that wait for a thread to drive the socket while others are under way."""
+
+_EVENT: Final = (1).to_bytes(8, "little")
+_NS_PER_MS: Final = 1_000_000
+_now_ns: Final = time.monotonic_ns
+
+
+Waitable = Future[Any] | Wish
+
+
+class BlockingDriver:
+    """What Client and its futures stand on. Every public method may be called by any thread."""
+
+    def __init__(self, driver: Driver, *, waits_for_room: bool) -> None:
+        self.driver = driver
+        self.turns = 0
+        """Grows whenever somebody drives the socket."""
+        self._waits_for_room = waits_for_room
+        self._lock = threading.Lock()
+        self._leader = 0
+        self._is_polling = False
+        """The leader sleeps on the descriptors: who submits meanwhile sends by himself."""
+        self._is_busy = False
+        """Between beginning and end of I/O; found set at the beginning: it was interrupted."""
+        self._completions: list[Completion] = []
+        self._called: deque[Future[Any]] = deque()
+        """Done, and their callbacks are still to be run."""
+        self._followers: dict[threading.Lock, None] = {}
+        self._wishes: list[Wish] = []
+        self._errand: Wish | None = None
+        """Set while a thread leads that others need not wait for (see pump.py)."""
+        self._is_closed = False
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._farewell = weakref.finalize(self, _abandon, driver, self._wake)
+        self._pump = Pump()
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+        self._watched: tuple[int, ...] = ()
+
+    # --- requests and calls ------------------------------------------------------------------
+
+    def submit(
+        self,
+        future: Future[InferResult],
+        model: str,
+        version: int,
+        inputs: tuple[PackedInput, ...],
+        tail: Tail,
+        label: str,
+    ) -> None:
+        """Queue a request; waits (or raises budget_exceeded) when the broker's budgets are full."""
+        session = self.driver.session
+        with self._lock:
+            if session.fault is not None:
+                raise copy_of(session.fault)
+            request = session.make(model, version, inputs, future, tail, label)
+            future.id = request.id
+            if session.has_room(request.inline_bytes):
+                self._enqueue(request)
+                return
+        while True:
+            self._wait_for_room(request)
+            with self._lock:
+                if session.fault is not None:
+                    raise copy_of(session.fault)
+                if session.has_room(request.inline_bytes):
+                    self._enqueue(request)
+                    return
+
+    def _enqueue(self, request: Request) -> None:
+        self.driver.session.submit(request, _now_ns() if request.tail[2] else 0)
+        if self._is_polling:
+            self._send_for_leader()
+
+    def _wait_for_room(self, request: Request) -> None:
+        session = self.driver.session
+        if not self._waits_for_room or self._leader == threading.get_ident():
+            raise Unavailable(
+                f"{session.unanswered} requests with {session.bytes_in_flight} inline bytes are in"
+                f" flight; the server allows this client {session.requests_max} and"
+                f" {session.bytes_max} bytes; wait for answers first",
+                code=Code.BUDGET_EXCEEDED,
+            )
+        wish = Wish(request.inline_bytes)
+        with self._lock:
+            self._wishes.append(wish)
+        self.wait(wish, None)
+
+    def call(
+        self,
+        future: Future[Any],
+        operation: str,
+        arguments: m.Parameters,
+        payload: bytes | None,
+        timeout_s: float,
+    ) -> None:
+        """Queue a control call; the future gets its parsed JSON."""
+        with self._lock:
+            session = self.driver.session
+            if session.fault is not None:
+                raise copy_of(session.fault)
+            deadline_ns = _now_ns() + int(timeout_s * 1e9)
+            future.id = session.call(operation, arguments, future, deadline_ns, payload)
+            if self._is_polling:
+                self._send_for_leader()
+
+    def send_soon(self) -> None:
+        """Nobody may ever wait for what was submitted: send it now if it is alone or much, else
+        when somebody drives the socket, and let the pump do so if nobody does."""
+        if not self._pump.is_running:
+            with self._lock:
+                self._pump.start(self)
+        if self._leader:
+            return
+        with self._lock:
+            session = self.driver.session
+            if self._leader == 0 and session.phase is Phase.OPEN:
+                waiting = session.waiting
+                if waiting == session.unanswered or waiting >= SUBMITTED_MAX:
+                    self._begin()
+                    self.driver.send()
+                    self._is_busy = False
+
+    def drive(self, timeout_s: float | None) -> bool:
+        """Send and receive until something was completed. False: not in time, or nothing to do."""
+        wish = Wish()
+        with self._lock:
+            if not self.driver.session.unanswered:
+                return False
+            self._wishes.append(wish)
+        return self.wait(wish, timeout_s)
+
+    def _send_for_leader(self) -> None:
+        self._begin()
+        self.driver.send()
+        self._is_busy = False
+        if self.driver.connection.has_input() or not self.driver.connection.is_open:
+            os.write(self._wake, _EVENT)
+
+    def cancel(self, future: Future[Any]) -> bool:
+        """See Future.cancel."""
+        with self._lock:
+            if future.state is not PENDING:
+                return future.state is CANCELLED
+            future.state = CANCELLED
+            self._wake_waiters(future)
+            if future.is_call:
+                self.driver.session.drop_call(future.id)
+            else:
+                self.driver.session.cancel(future.id)
+            if future.callbacks:
+                self._called.append(future)
+            if self._is_polling:
+                self._send_for_leader()
+            leads = self._leader != 0
+        if not leads:
+            self._run_callbacks()
+        return True
+
+    def add_callback(self, future: Future[Any], callback: Callable[[Future[Any]], Any]) -> bool:
+        """False: the future is done, the caller runs the callback itself."""
+        with self._lock:
+            if future.state is not PENDING:
+                return False
+            if future.callbacks is None:
+                future.callbacks = [callback]
+            else:
+                future.callbacks.append(callback)
+            return True
+
+    # --- waiting -----------------------------------------------------------------------------
+
+    def wait(self, waitable: Waitable, timeout_s: float | None) -> bool:
+        """Until it is done, driving the socket or following who does. False: not in time."""
+        deadline_ns = 0 if timeout_s is None else _now_ns() + max(0, int(timeout_s * 1e9)) + 1
+        me = threading.get_ident()
+        while waitable.state is PENDING:
+            ticket: threading.Lock | None = None
+            try:
+                with self._lock:
+                    if waitable.state is not PENDING:
+                        break
+                    if self._leader == 0:
+                        self._leader = me
+                    elif self._leader == me:
+                        raise RequestError(
+                            "a callback must not wait for an answer: it runs in the thread that"
+                            " receives them; submit with another callback instead"
+                        )
+                    else:
+                        ticket = self._follow(waitable)
+                if ticket is None:
+                    self._lead(waitable, deadline_ns)
+                elif deadline_ns:
+                    ticket.acquire(timeout=max(0, deadline_ns - _now_ns()) / 1e9)
+                else:
+                    ticket.acquire()
+            finally:
+                self._step_back(me, ticket)
+            if deadline_ns and _now_ns() >= deadline_ns:
+                break
+        return waitable.state is not PENDING
+
+    def _follow(self, waitable: Waitable) -> threading.Lock:
+        ticket = threading.Lock()
+        ticket.acquire()
+        if waitable.tickets is None:
+            waitable.tickets = [ticket]
+        else:
+            waitable.tickets.append(ticket)
+        self._followers[ticket] = None
+        if self._errand is not None and self._errand.state is PENDING:
+            self._errand.state = DONE
+            os.write(self._wake, _EVENT)
+        return ticket
+
+    def _step_back(self, me: int, ticket: threading.Lock | None) -> None:
+        """Stop leading or following, and see to it that somebody leads if anybody waits."""
+        with self._lock:
+            if self._leader == me and ticket is None:
+                self._leader = 0
+                self._is_polling = False
+                if self._is_closed:
+                    self._farewell()
+                if self.driver.session.has_messages and not self._is_busy:
+                    self._begin()
+                    self.driver.send()
+                    self._is_busy = False
+            if ticket is not None:
+                self._followers.pop(ticket, None)
+            if self._leader == 0 and self._followers:
+                heir = next(iter(self._followers))
+                del self._followers[heir]
+                heir.release()
+
+    def _wake_waiters(self, waitable: Waitable) -> None:
+        tickets = waitable.tickets
+        if tickets:
+            for ticket in tickets:
+                if ticket in self._followers:
+                    del self._followers[ticket]
+                    ticket.release()
+
+    # --- leading -----------------------------------------------------------------------------
+
+    def lead_errand(self, wish: Wish) -> bool:
+        """Lead until nothing is unanswered or another thread wants to. False: nothing to do."""
+        with self._lock:
+            if not self.driver.session.unanswered:
+                return False
+            if self._leader:
+                return True
+            self._errand = wish
+        try:
+            self.wait(wish, None)
+        finally:
+            self._errand = None
+        return True
+
+    def pump_ended(self) -> None:
+        """The pump found nothing to do for a while; what was submitted since needs a new one."""
+        with self._lock:
+            self._pump.is_running = False
+            if self.driver.session.unanswered and not self._is_closed:
+                self._pump.start(self)
+
+    def _lead(self, waitable: Waitable, deadline_ns: int) -> None:
+        ready: Sequence[tuple[int, int]] = ()
+        while True:
+            now_ns = _now_ns()
+            with self._lock:
+                self._turn(now_ns, ready)
+                is_idle = not self._called and waitable.state is PENDING and self.driver.is_drained
+                if is_idle:
+                    timeout_ms = self._sleep_ms(now_ns, deadline_ns)
+                    self._is_polling = True
+            if self._called:
+                self._run_callbacks()
+            if waitable.state is not PENDING or (deadline_ns and now_ns >= deadline_ns):
+                return
+            ready = self._poll.poll(timeout_ms) if is_idle else ()
+
+    def _begin(self) -> None:
+        """I/O begins. If the last time it did not end, half a message may have been taken."""
+        if self._is_busy:
+            self.driver.lose()
+        self._is_busy = True
+
+    def _turn(self, now_ns: int, ready: Sequence[tuple[int, int]]) -> None:
+        self._is_polling = False
+        self.turns += 1
+        self._begin()
+        if ready:
+            self._look(ready)
+        driver = self.driver
+        driver.turn(now_ns, self._completions)
+        if self._completions or driver.session.fault is not None:
+            self._settle()
+        if (driver.connection.descriptor, driver.connection.monitor_descriptor) != self._watched:
+            self._watch()
+        self._is_busy = False
+
+    def _look(self, ready: Sequence[tuple[int, int]]) -> None:
+        for descriptor, _ in ready:
+            if descriptor == self._wake:
+                os.read(self._wake, 8)
+            elif descriptor == self.driver.connection.monitor_descriptor:
+                self.driver.watch()
+
+    def _watch(self) -> None:
+        """There is another socket than last time, or none."""
+        for descriptor in self._watched:
+            if descriptor >= 0:
+                self._poll.unregister(descriptor)
+        connection = self.driver.connection
+        self._watched = (connection.descriptor, connection.monitor_descriptor)
+        for descriptor in self._watched:
+            if descriptor >= 0:
+                self._poll.register(descriptor, select.POLLIN)
+
+    def _sleep_ms(self, now_ns: int, deadline_ns: int) -> int | None:
+        soonest_ns = self.driver.deadline_ns()
+        if deadline_ns and (not soonest_ns or deadline_ns < soonest_ns):
+            soonest_ns = deadline_ns
+        if not soonest_ns:
+            return None
+        return max(0, math.ceil((soonest_ns - now_ns) / _NS_PER_MS))
+
+    def _settle(self) -> None:
+        """Complete futures. Interrupted, it can be done again: a done future stays as it is."""
+        for token, error, answer, frames in self._completions:
+            if token.state is PENDING:
+                if error is not None:
+                    token.outcome = error
+                elif answer is not None:
+                    token.outcome = InferResult(answer, frames)
+                else:
+                    token.outcome = parsed_reply(frames)
+                if token.callbacks is not None:
+                    self._called.append(token)
+                token.state = DONE
+            if token.tickets is not None:
+                self._wake_waiters(token)
+        self._completions.clear()
+        if self._wishes:
+            self._grant()
+        if self._errand is not None and not self.driver.session.unanswered:
+            self._errand.state = DONE
+
+    def _grant(self) -> None:
+        session = self.driver.session
+        left = []
+        for wish in self._wishes:
+            if wish.inline_bytes < 0 or session.has_room(wish.inline_bytes) or session.fault:
+                wish.state = DONE
+                self._wake_waiters(wish)
+            else:
+                left.append(wish)
+        self._wishes = left
+
+    def _run_callbacks(self) -> None:
+        called = self._called
+        while called:
+            future = called[0]
+            callbacks, future.callbacks = future.callbacks, None
+            for callback in callbacks or ():
+                run_callback(callback, future)
+            called.popleft()
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Say BYE; everything unanswered fails. Never blocks for long, may be called twice."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._completions += self.driver.close()
+            self._settle()
+            os.write(self._wake, _EVENT)
+            if self._leader == 0:
+                self._farewell()
+        self._run_callbacks()
+
+    def after_fork(self, fault: NaiadError) -> None:
+        """In a child process: nothing here may be used; the parent's locks are of no use either."""
+        self._lock = threading.Lock()
+        self._leader = 0
+        self._followers.clear()
+        self._is_closed = True
+        self._farewell.detach()
+        self.driver.session.end(fault)
+
+
+def _abandon(driver: Driver, wake: int) -> None:
+    """Also when a client was simply forgotten, and at exit."""
+    driver.close()
+    os.close(wake)
+
+
+def copy_of(fault: NaiadError) -> NaiadError:
+    """Raised in several threads, one exception object would collect all their tracebacks."""
+    return error_from_wire(fault.wire())

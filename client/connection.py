@@ -1,0 +1,194 @@
+"""A DEALER socket to one broker: opened, watched through its monitor, opened anew when it breaks.
+
+Owns the ZeroMQ sockets, the back-off between attempts and what the socket would not take yet. Every
+call returns at once; whoever waits does so on `descriptor` and `monitor_descriptor`. libzmq itself
+never reconnects and never lingers: the session decides what is sent again. Interprets no message.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import Any, Final
+
+import zmq
+
+from naiad.client.session import Message
+from naiad.protocol.errors import Code, Unavailable
+from naiad.protocol.messages import INLINE_BYTES_MAX
+
+HIGH_WATER_MESSAGES: Final = 1000
+COPY_BYTES_MAX: Final = 256 * 1024
+"""Larger frames are sent by reference: below, pyzmq's own bookkeeping costs more than a copy."""
+BACKOFF_NS_MIN: Final = 10_000_000
+BACKOFF_NS_MAX: Final = 500_000_000
+BYE_LINGER_MS: Final = 100
+
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_MORE_NOBLOCK: Final = int(zmq.SNDMORE) | _NOBLOCK
+_POLLIN: Final = int(zmq.POLLIN)
+_POLLOUT: Final = int(zmq.POLLOUT)
+_EVENTS: Final = zmq.EVENTS
+_DOWN: Final = int(
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+"""CLOSED is what a refused or missing socket path gives: the connecting descriptor was closed."""
+
+_monitor_numbers: Final = itertools.count()
+# The wrappers of pyzmq's Python layer cost twice what the call itself does.
+_send: Final[Any] = zmq.backend.Socket.send
+_receive: Final[Any] = zmq.backend.Socket.recv
+_get: Final[Any] = zmq.backend.Socket.get
+
+
+class Connection:
+    """`open` when `retry_ns` has come, `send` and `receive`, `lost` when `is_down` says so."""
+
+    def __init__(self, address: str, context: zmq.Context[zmq.Socket[bytes]] | None = None) -> None:
+        self.address = address
+        self.retry_ns = 0
+        """Not before this time is a new attempt made."""
+        self.attempts = 0
+        """Attempts since the last `established`."""
+        self.descriptor = -1
+        self.monitor_descriptor = -1
+        self._context = context
+        self._own_context = context is None
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._outbox: deque[Message] = deque()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a socket; it may still be connecting."""
+        return self._socket is not None
+
+    @property
+    def is_blocked(self) -> bool:
+        """The socket takes nothing now; `flush` when `descriptor` says that something changed.
+
+        The outbox is bounded: nothing more is taken from the session until it is empty, so it
+        holds at most what the session's budgets allow to be in flight.
+        """
+        return bool(self._outbox)
+
+    def open(self, now_ns: int) -> None:
+        """Begin to connect. Raises Unavailable when this process has no descriptors left."""
+        assert self._socket is None
+        if self._context is None:
+            self._context = zmq.Context()
+        backoff_ns = min(BACKOFF_NS_MIN << min(self.attempts, 16), BACKOFF_NS_MAX)
+        self.retry_ns = now_ns + backoff_ns
+        self.attempts += 1
+        try:
+            dealer = self._context.socket(zmq.DEALER)
+            self._socket = dealer
+            dealer.set_hwm(HIGH_WATER_MESSAGES)
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.MAXMSGSIZE, INLINE_BYTES_MAX)
+            dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+            name = f"inproc://naiad-client-monitor-{next(_monitor_numbers)}"
+            dealer.monitor(name, _DOWN)
+            self._monitor = monitor = self._context.socket(zmq.PAIR)
+            monitor.setsockopt(zmq.LINGER, 0)
+            monitor.connect(name)
+            dealer.connect(self.address)
+            self.descriptor = _get(dealer, zmq.FD)
+            self.monitor_descriptor = _get(monitor, zmq.FD)
+        except zmq.ZMQError as fault:
+            self.close()
+            raise Unavailable(
+                f"cannot open a connection to {self.address}: {fault}", code=Code.CONNECTION_LOST
+            ) from fault
+
+    def established(self) -> None:
+        """The broker said WELCOME: the next loss is answered at once again."""
+        self.attempts = 0
+        self.retry_ns = 0
+
+    def lost(self) -> None:
+        """Close what is there; it is opened again when `retry_ns` has come."""
+        self._close_sockets(0)
+
+    def close(self, goodbye: list[Message] | None = None) -> None:
+        """Let go of everything; a farewell gets BYE_LINGER_MS to leave."""
+        if goodbye and self._socket is not None:
+            for message in goodbye:
+                self.send(message)
+        self._close_sockets(BYE_LINGER_MS if goodbye else 0)
+        if self._own_context and self._context is not None:
+            self._context.term()
+            self._context = None
+
+    def _close_sockets(self, linger_ms: int) -> None:
+        self._outbox.clear()
+        self.descriptor = self.monitor_descriptor = -1
+        dealer, self._socket = self._socket, None
+        monitor, self._monitor = self._monitor, None
+        if dealer is not None:
+            dealer.disable_monitor()
+        if monitor is not None:
+            monitor.close(0)
+        if dealer is not None:
+            dealer.close(linger_ms)
+
+    def is_down(self) -> bool:
+        """Read the monitor: whether the connection broke or could not be made."""
+        monitor = self._monitor
+        if monitor is None:
+            return False
+        down = False
+        while _get(monitor, _EVENTS) & _POLLIN:
+            event = monitor.recv_multipart(_NOBLOCK)[0]
+            down |= bool(int.from_bytes(event[:2], "little") & _DOWN)
+        return down
+
+    def send(self, message: Message) -> None:
+        """Hand a message over, or keep it until the socket takes it."""
+        if self._outbox or not self._put(message):
+            self._outbox.append(message)
+
+    def flush(self) -> None:
+        """Try again what the socket did not take."""
+        while self._outbox and self._put(self._outbox[0]):
+            self._outbox.popleft()
+
+    def _put(self, message: Message) -> bool:
+        dealer = self._socket
+        last = len(message) - 1
+        try:
+            for index, part in enumerate(message):
+                flags = _NOBLOCK if index == last else _MORE_NOBLOCK
+                _send(dealer, part, flags, copy=len(part) <= COPY_BYTES_MAX)
+        except zmq.Again:
+            # Only the first part can fail: libzmq takes a message whole or not at all.
+            return False
+        return True
+
+    def receive(self) -> tuple[bytes, list[Any]] | None:
+        """The next message as (header, payload frames); None when there is none now.
+
+        The payload frames are zmq.Frame: len() and memoryview() work, and they own their bytes.
+        """
+        dealer = self._socket
+        if dealer is None or not _get(dealer, _EVENTS) & _POLLIN:
+            return None
+        frame: Any = _receive(dealer, _NOBLOCK, copy=False)
+        header: bytes = frame.bytes
+        payload: list[Any] = []
+        while frame.more:
+            frame = _receive(dealer, _NOBLOCK, copy=False)
+            payload.append(frame)
+        return header, payload
+
+    def has_input(self) -> bool:
+        """Whether `receive` would return a message.
+
+        The descriptor is edge-triggered: after any other call on the socket, only this tells.
+        """
+        dealer = self._socket
+        return dealer is not None and bool(_get(dealer, _EVENTS) & _POLLIN)

@@ -1,0 +1,93 @@
+"""The control calls of both clients: what is asked, and how the JSON that comes is read. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from naiad.protocol import messages as m
+from naiad.protocol.errors import ProtocolError, RequestError
+
+CALL_TIMEOUT_S: Final = 30.0
+LOAD_TIMEOUT_S: Final = 660.0
+"""A model may take 600 s to load (the server's own limit) before it is given up."""
+
+Json = dict[str, Any]
+
+
+class Operation(NamedTuple):
+    """One call: see docs/protocol.md for the operations and their results."""
+
+    name: str
+    arguments: m.Parameters = {}  # noqa: RUF012 - never written to
+    payload: bytes | None = None
+    timeout_s: float = CALL_TIMEOUT_S
+
+
+LIVE: Final = Operation("live")
+READY: Final = Operation("ready")
+SERVER_METADATA: Final = Operation("server_metadata")
+STATUS: Final = Operation("status")
+
+
+def of_model(operation: str, model: str, version: int) -> Operation:
+    """model_ready, model_metadata, model_config, statistics; version -1 means any."""
+    arguments: m.Parameters = {}
+    if model:
+        arguments["model"] = _text("model", model)
+    if version != m.ANY_VERSION:
+        if type(version) is not int or version < 0:
+            raise RequestError(f"expected a version number, got {version!r:.80}")
+        arguments["version"] = version
+    return Operation(operation, arguments)
+
+
+def index(ready: bool) -> Operation:
+    return Operation("index", {"ready": True} if ready else {})
+
+
+def load(model: str, config: str | Json | None) -> Operation:
+    """`config`: a configuration that replaces the one in the repository, as JSON or a dict."""
+    payload = None
+    if config is not None:
+        payload = (config if isinstance(config, str) else json.dumps(config)).encode()
+    return Operation("load", {"model": _text("model", model)}, payload, LOAD_TIMEOUT_S)
+
+
+def unload(model: str, unload_dependents: bool) -> Operation:
+    arguments: m.Parameters = {"model": _text("model", model)}
+    if unload_dependents:
+        arguments["unload_dependents"] = True
+    return Operation("unload", arguments, None, LOAD_TIMEOUT_S)
+
+
+def region_register(name: str, key: str, byte_size: int, offset: int) -> Operation:
+    arguments: m.Parameters = {
+        "name": _text("name", name),
+        "key": _text("key", key),
+        "byte_size": byte_size,
+        "offset": offset,
+    }
+    return Operation("region_register", arguments)
+
+
+def of_region(operation: str, name: str) -> Operation:
+    """region_status and region_unregister; no name means all."""
+    return Operation(operation, {"name": _text("name", name)} if name else {})
+
+
+def _text(what: str, given: str) -> str:
+    if type(given) is not str or not given:
+        raise RequestError(f"expected {what} as a non-empty string, got {given!r:.80}")
+    return given
+
+
+def parsed_reply(frames: Sequence[Any]) -> Any:
+    """The JSON in payload frame 0; what cannot be parsed becomes the ProtocolError returned."""
+    if not frames:
+        return None
+    try:
+        return json.loads(bytes(memoryview(frames[0])))
+    except ValueError as fault:
+        return ProtocolError(f"the server's reply is not JSON: {fault}")

@@ -1,0 +1,168 @@
+"""Session and Connection together, without waiting and without locks: what both clients share.
+
+Owns when to connect, when to give up, and the order of one turn: timers, send, receive. Its callers
+own threads or an event loop, and wait on `descriptors` until `deadline_ns`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import zmq
+
+import naiad
+from naiad.client.connection import Connection
+from naiad.client.session import Completion, Phase, Session
+from naiad.protocol.endpoints import Endpoints
+from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
+from naiad.protocol.messages import SECRET_BYTES
+
+MESSAGES_PER_TURN_MAX: Final = 64
+"""Bounds one turn, so that what came is acted on while more is under way."""
+
+
+class Driver:
+    """Everything a client does between two waits."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        role: str,
+        connect_timeout_s: float,
+        context: zmq.Context[zmq.Socket[bytes]] | None,
+    ) -> None:
+        self.session = Session(
+            os.urandom(SECRET_BYTES), role=role, software=f"naiad {naiad.__version__}",
+            pid=os.getpid(),
+        )  # fmt: skip
+        self.connection = Connection(address_of(server), context)
+        self.reconnects = 0
+        self.is_drained = False
+        """After `turn`: nothing came, and nothing was done since that could hide what comes."""
+        self._connect_timeout_ns = int(connect_timeout_s * 1e9)
+        self._absent_since_ns = 0
+        """Since when somebody waits while there is no broker; 0: nobody, or there is one."""
+
+    def turn(self, now_ns: int, out: list[Completion]) -> None:
+        """Do everything that can be done now; what was answered or has failed is added to `out`.
+
+        Afterwards `is_drained` says whether to wait for the descriptors or to call again.
+        """
+        session = self.session
+        connection = self.connection
+        if session.phase is not Phase.OPEN:
+            self._seek(now_ns, out)
+            out += session.expire(now_ns)
+        elif session.has_calls:
+            out += session.expire(now_ns)
+        if connection.is_blocked or session.has_messages:
+            self.send()
+        self.is_drained = True
+        if connection.is_open:
+            self._take_in(now_ns, out)
+            if session.reset_wanted or session.phase is Phase.ENDED:
+                self.lose()
+            elif session.has_messages:  # WELCOME came, or leases of dropped answers
+                self.send()
+                self.is_drained = False
+
+    def _take_in(self, now_ns: int, out: list[Completion]) -> None:
+        session = self.session
+        connection = self.connection
+        for _ in range(MESSAGES_PER_TURN_MAX):
+            message = connection.receive()
+            if message is None:
+                return
+            was_open = session.phase is Phase.OPEN
+            session.feed(message[0], message[1], now_ns, out)
+            if not was_open and session.phase is Phase.OPEN:
+                connection.established()
+                self._absent_since_ns = 0
+            if session.reset_wanted or not session.unanswered:
+                break
+        self.is_drained = False
+
+    def send(self) -> None:
+        """Hand the socket what the session has to say, unless it is full."""
+        connection = self.connection
+        if connection.is_blocked:
+            connection.flush()
+        if connection.is_open and not connection.is_blocked:
+            for message in self.session.messages():
+                connection.send(message)
+
+    def watch(self) -> None:
+        """The monitor's descriptor is readable."""
+        if self.connection.is_down():
+            self.lose()
+
+    def lose(self) -> None:
+        """The connection is of no use any more: close it and begin again, with back-off."""
+        self.connection.lost()
+        self.session.disconnected()
+        self.reconnects += 1
+
+    def _seek(self, now_ns: int, out: list[Completion]) -> None:
+        """Look for a broker; those who have waited too long for one are told so."""
+        session = self.session
+        if session.phase is Phase.ENDED:
+            return
+        if session.unanswered and not self._absent_since_ns:
+            self._absent_since_ns = now_ns
+        if self._absent_since_ns and now_ns - self._absent_since_ns >= self._connect_timeout_ns:
+            self._absent_since_ns = 0
+            out += session.fail_all(self._nobody_there())
+            return
+        connection = self.connection
+        if session.phase is Phase.OFFLINE and now_ns >= connection.retry_ns:
+            connection.open(now_ns)
+            session.connection_made()
+
+    def _nobody_there(self) -> NaiadError:
+        refusal = self.session.last_refusal
+        seconds = self._connect_timeout_ns / 1e9
+        return Unavailable(
+            f"no naiad server answered at {self.connection.address} within {seconds:g} s"
+            + (f" ({refusal.message})" if refusal else "")
+            + "; is it running? start one with 'naiad serve'",
+            code=Code.CONNECTION_LOST,
+        )
+
+    def deadline_ns(self) -> int:
+        """When `turn` has something to do although nothing came; 0: never."""
+        session = self.session
+        soonest = session.deadline_ns()
+        if session.phase is not Phase.OPEN and session.phase is not Phase.ENDED:
+            times = [self.connection.retry_ns] if session.phase is Phase.OFFLINE else []
+            if self._absent_since_ns:
+                times.append(self._absent_since_ns + self._connect_timeout_ns)
+            if soonest:
+                times.append(soonest)
+            return max(1, min(times)) if times else 0
+        return soonest
+
+    def close(self) -> list[Completion]:
+        """Say BYE and let go of the sockets; what was unanswered fails."""
+        session = self.session
+        goodbye = session.close()
+        assert session.fault is not None
+        out = session.fail_all(session.fault)
+        self.connection.close(goodbye)
+        return out
+
+
+def address_of(server: str) -> str:
+    """The ZeroMQ address for a run directory, or an address as it is.
+
+    Raises RequestError for transports that are not in this release.
+    """
+    if "://" not in server:
+        return Endpoints(os.path.abspath(server)).clients
+    if server.startswith("ipc://"):
+        return server
+    raise RequestError(
+        f"cannot connect to {server!r}: this release speaks ipc:// only; give a run directory",
+        code=Code.UNSUPPORTED,
+    )

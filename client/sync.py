@@ -1,0 +1,207 @@
+"""The blocking client: inference, futures, control calls. Thread-safe.
+
+Holds no rule and no socket: see `naiad.client.blocking` for who drives the connection.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any, Final, Literal, Self, Unpack
+
+import zmq
+
+from naiad.client import control, forks
+from naiad.client.arguments import NO_OPTIONS, Inputs, Options, Outputs, inputs_of, tail_of
+from naiad.client.blocking import BlockingDriver
+from naiad.client.control import Json, Operation
+from naiad.client.driver import Driver
+from naiad.client.futures import PENDING, Future
+from naiad.client.results import InferResult
+
+CONNECT_TIMEOUT_S: Final = 10.0
+
+
+class Client:
+    """A connection to one server, made at first use and made again whenever it breaks.
+
+    Args:
+        server: its run directory (as in `naiad serve --run-dir`), or an ipc:// address.
+        connect_timeout_s: how long requests wait for a server that is not there.
+        on_full: over the server's budgets (requests and bytes in flight of one client) `submit`
+            and `infer` wait, or raise Unavailable (code budget_exceeded).
+        role: for people, in `naiad status`.
+        context: a zmq.Context to share; by default the client has its own.
+
+    Not usable after fork(): make a client in each process.
+    """
+
+    def __init__(
+        self,
+        server: str | os.PathLike[str],
+        *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        on_full: Literal["wait", "raise"] = "wait",
+        role: str = "client",
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:
+        driver = Driver(
+            os.fspath(server), role=role, connect_timeout_s=connect_timeout_s, context=context
+        )
+        self._blocking = BlockingDriver(driver, waits_for_room=on_full == "wait")
+        forks.remember(self._blocking)
+
+    # --- inference -----------------------------------------------------------------------------
+
+    def infer(
+        self,
+        model: str,
+        inputs: Inputs,
+        outputs: Outputs | None = None,
+        **options: Unpack[Options],
+    ) -> InferResult:
+        """Ask a model and wait for its answer.
+
+        Args:
+            inputs: arrays by name, or a list of InferInput.
+            outputs: names wanted (default: all), or OutputPlace by name.
+            options: see Options: version, label, priority, timeout_us, parameters, ...
+
+        Raises:
+            NaiadError: RequestError, ModelError, Unavailable, ... with `code` and `message`.
+        """
+        future = self._begin(model, inputs, outputs, options)
+        try:
+            return future.result()
+        finally:
+            if future.state is PENDING:  # KeyboardInterrupt: nobody waits any more
+                future.cancel()
+
+    def submit(
+        self,
+        model: str,
+        inputs: Inputs,
+        outputs: Outputs | None = None,
+        **options: Unpack[Options],
+    ) -> Future[InferResult]:
+        """Ask a model and go on; arguments as for `infer`.
+
+        Requests submitted together travel together: the first goes at once, further ones when a
+        thread next waits for a result, or within a millisecond. Leave large inputs unchanged until
+        the future is done.
+        """
+        future = self._begin(model, inputs, outputs, options)
+        self._blocking.send_soon()
+        return future
+
+    def _begin(
+        self, model: str, inputs: Inputs, outputs: Outputs | None, options: Options
+    ) -> Future[InferResult]:
+        blocking = self._blocking
+        future: Future[InferResult] = Future(blocking)
+        if options:
+            version, label = options.get("version", -1), options.get("label", "")
+        else:
+            version, label, options = -1, "", NO_OPTIONS
+        blocking.submit(future, model, version, inputs_of(inputs), tail_of(outputs, options), label)
+        return future
+
+    def drive(self, timeout: float | None = None) -> bool:
+        """Send and receive until something was completed, and run its callbacks.
+
+        For programs of one thread that work with callbacks alone. False: nothing is unanswered, or
+        nothing came within `timeout` seconds.
+        """
+        return self._blocking.drive(timeout)
+
+    # --- control -------------------------------------------------------------------------------
+
+    def live(self) -> bool:
+        """Whether the server's broker answers. Raises Unavailable when it cannot be reached."""
+        return bool(self.call(control.LIVE)["live"])
+
+    def ready(self) -> bool:
+        """Whether every model that should be loaded is."""
+        return bool(self.call(control.READY)["ready"])
+
+    def model_ready(self, model: str, version: int = -1) -> bool:
+        """Whether at least one instance serves requests now."""
+        return bool(self.call(control.of_model("model_ready", model, version))["ready"])
+
+    def metadata(self, model: str = "", version: int = -1) -> Json:
+        """The model's inputs and outputs as KServe v2 has them; without a model the server's."""
+        if not model:
+            return self._dict(control.SERVER_METADATA)
+        return self._dict(control.of_model("model_metadata", model, version))
+
+    def config(self, model: str, version: int = -1) -> Json:
+        """The complete configuration with which the model runs."""
+        return self._dict(control.of_model("model_config", model, version))
+
+    def statistics(self, model: str = "", version: int = -1) -> Json:
+        """Triton's statistics, {"model_stats": [...]}; of all models without a name."""
+        return self._dict(control.of_model("statistics", model, version))
+
+    def index(self, *, ready: bool = False) -> list[Json]:
+        """Every known model and version with its state; with `ready` only those that are."""
+        rows: list[Json] = self.call(control.index(ready))
+        return rows
+
+    def load(self, model: str, config: str | Json | None = None) -> None:
+        """Load or reload a model and wait until it serves. Raises ModelError when it cannot."""
+        self.call(control.load(model, config))
+
+    def unload(self, model: str, *, unload_dependents: bool = False) -> None:
+        """Unload a model and wait until its requests are answered and its instances gone."""
+        self.call(control.unload(model, unload_dependents))
+
+    def status(self) -> Json:
+        """Everything that `naiad status` shows."""
+        return self._dict(control.STATUS)
+
+    def region_register(self, name: str, key: str, byte_size: int, offset: int = 0) -> int:
+        """Register a POSIX segment by name with the server, which keeps it; returns its id."""
+        return int(self.call(control.region_register(name, key, byte_size, offset))["id"])
+
+    def region_status(self, name: str = "") -> list[Json]:
+        rows: list[Json] = self.call(control.of_region("region_status", name))
+        return rows
+
+    def region_unregister(self, name: str = "") -> None:
+        """Forget one region registered by name, or all of them. The segment itself stays."""
+        self.call(control.of_region("region_unregister", name))
+
+    def call(self, operation: Operation) -> Any:
+        """Any control call; returns its parsed JSON."""
+        future: Future[Any] = Future(self._blocking, is_call=True)
+        self._blocking.call(future, *operation)
+        try:
+            return future.result()
+        finally:
+            if future.state is PENDING:
+                future.cancel()
+
+    def _dict(self, operation: Operation) -> Json:
+        found: Json = self.call(operation)
+        return found
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Say BYE. Unanswered requests fail; arrays of results stay valid."""
+        self._blocking.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        driver = self._blocking.driver
+        return f"<Client of {driver.connection.address}: {driver.session!r}>"

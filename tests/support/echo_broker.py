@@ -1,0 +1,251 @@
+"""A broker without workers, to test clients with: `python -m support.echo_broker --run-dir DIR`.
+
+Answers requests at once with their inputs. The model's name says what else may happen to them:
+
+    echo      one answer, outputs named like the inputs
+    silent    none, until the operation `answer`
+    twice     two answers
+    error     a model_error
+    expire    a timeout error at once, RELEASED at the operation `release`
+    lease     outputs in this process's own segment, as a worker would lend them
+    hang_up   the connection breaks before the answer; sent again, it is answered
+
+Control operations beyond `live`, `ready`: `seen` (what arrived, as JSON), `answer`, `release`,
+`hang_up` (drop all connections), `restart` (the same with a new incarnation and no sessions),
+`mute` (no reply). A broker whose --refuse CODE is given refuses every HELLO.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+from typing import Any
+
+import posix_ipc
+import zmq
+
+from naiad.protocol import messages as m
+from naiad.protocol.codec import decode, encode
+from naiad.protocol.endpoints import Endpoints
+
+SEGMENT_BYTES = 1 << 22
+
+
+class Peer:
+    """A session as the broker knows it."""
+
+    def __init__(self) -> None:
+        self.requests: dict[int, tuple[m.InferRequest, list[bytes]]] = {}
+        self.zombies: list[int] = []
+
+
+class EchoBroker:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.context = zmq.Context()
+        self.incarnation = random.getrandbits(63)
+        self.peers: dict[bytes, Peer] = {}
+        self.routes: dict[bytes, bytes] = {}
+        self.seen: list[Any] = []
+        self.segment: Segment | None = None
+        self.bind()
+
+    def bind(self) -> None:
+        self.socket = self.context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.set_hwm(0)
+        self.socket.bind(Endpoints(self.options.run_dir).clients)
+
+    def run(self) -> None:
+        print("ready", flush=True)
+        while True:
+            routing, header, *frames = self.socket.recv_multipart()
+            message = decode(header, [len(frame) for frame in frames])
+            if isinstance(message, m.Hello):
+                self.hello(routing, message)
+                continue
+            secret = self.routes.get(routing)
+            if secret is None:
+                self.seen.append(["stray", type(message).__name__])
+                continue
+            peer = self.peers[secret]
+            if isinstance(message, m.Infer):
+                self.infer(routing, peer, message, frames)
+            elif isinstance(message, m.Control):
+                self.control(routing, peer, message)
+            elif isinstance(message, m.RegisterRegion | m.ForgetRegion):
+                self.seen.append([type(message).__name__, list(message)])
+                refused = ("unavailable", "no regions here", False)
+                error = refused if self.options.no_regions else None
+                self.send(routing, m.Reply(message.call, error), [b"{}"])
+            elif isinstance(message, m.Cancel):
+                self.seen.append(["Cancel", list(message.ids)])
+                for ident in message.ids:
+                    if peer.requests.pop(ident, None):
+                        error = ("cancelled", "request was cancelled", False)
+                        self.answer(routing, [m.InferAnswer(ident, error, -1, ())], [])
+                        self.send(routing, m.Released(self.incarnation, (ident,)))
+            elif isinstance(message, m.Release):
+                self.seen.append(["Release", [list(lease) for lease in message.leases]])
+            elif isinstance(message, m.Bye):
+                self.seen.append(["Bye"])
+                del self.peers[secret], self.routes[routing]
+
+    def send(self, routing: bytes, message: m.Message, frames: list[bytes] | None = None) -> None:
+        self.socket.send_multipart([routing, encode(message), *(frames or [])])
+
+    def answer(self, routing: bytes, answers: list[m.InferAnswer], frames: list[bytes]) -> None:
+        self.send(routing, m.Answers(self.incarnation, tuple(answers)), frames)
+
+    def hello(self, routing: bytes, hello: m.Hello) -> None:
+        self.seen.append(["Hello", hello.incarnation == self.incarnation, list(hello.leases)])
+        if self.options.refuse:
+            self.send(routing, m.Refused(self.options.refuse, "this broker refuses everybody"))
+            return
+        if self.options.wire_version:
+            header = bytearray(encode(m.Refused("version_mismatch", "another version")))
+            header[1] = self.options.wire_version
+            self.socket.send_multipart([routing, bytes(header)])
+            return
+        resumed = hello.secret in self.peers
+        self.peers.setdefault(hello.secret, Peer())
+        self.routes[routing] = hello.secret
+        self.send(
+            routing,
+            m.Welcome(
+                self.incarnation, "echo", "echo 1", self.options.requests_max,
+                self.options.bytes_max, 64 << 20, resumed,
+            ),
+        )  # fmt: skip
+
+    def infer(self, routing: bytes, peer: Peer, infer: m.Infer, frames: list[bytes]) -> None:
+        answers: list[m.InferAnswer] = []
+        for request in infer.requests:
+            model = request.model
+            if model == "echo":
+                answers.append(m.InferAnswer(request.id, None, 1, request.inputs))
+                continue
+            self.seen.append(["Infer", model, request.id, request.attempt, request.timeout_us])
+            if model == "lease":
+                self.lease(routing, request, frames)
+                continue
+            if model == "silent":
+                peer.requests[request.id] = (request, frames)
+                continue
+            if model == "hang_up" and request.attempt == 1:
+                self.hang_up()
+                return
+            if model == "error":
+                error = ("model_error", "the model said no", False)
+                answers.append(m.InferAnswer(request.id, error, 1, ()))
+                continue
+            if model == "expire" and request.id not in peer.zombies:
+                error = ("timeout", "Request timeout expired", True)
+                peer.zombies.append(request.id)
+                answers.append(m.InferAnswer(request.id, error, 1, ()))
+                continue
+            if model != "expire":
+                answers.append(m.InferAnswer(request.id, None, 1, request.inputs))
+            if model == "twice":
+                answers.append(answers[-1])
+        if answers:
+            self.answer(routing, answers, frames)
+
+    def lease(self, routing: bytes, request: m.InferRequest, frames: list[bytes]) -> None:
+        regions: tuple[m.Region, ...] = ()
+        if self.segment is None:
+            self.segment = Segment()
+            regions = (self.segment.region,)
+        outputs = []
+        for tensor in request.inputs:
+            if tensor.place == m.Place.INLINE:
+                content = frames[tensor.region][tensor.offset : tensor.offset + tensor.size]
+                offset = self.segment.put(content)
+                tensor = tensor._replace(
+                    place=m.Place.LEASE, region=self.segment.region.id, offset=offset
+                )
+            outputs.append(tensor)
+        answer = m.InferAnswer(request.id, None, 1, tuple(outputs))
+        self.send(routing, m.Answers(self.incarnation, (answer,), regions))
+
+    def control(self, routing: bytes, peer: Peer, control: m.Control) -> None:
+        result: Any = {}
+        operation = control.operation
+        if operation == "mute":
+            return
+        if operation in ("live", "ready"):
+            result = {operation: True}
+        elif operation == "seen":
+            result = self.seen
+        elif operation == "answer":
+            for request, frames in peer.requests.values():
+                self.answer(routing, [m.InferAnswer(request.id, None, 1, request.inputs)], frames)
+            peer.requests.clear()
+        elif operation == "release":
+            self.send(routing, m.Released(self.incarnation, tuple(peer.zombies)))
+            peer.zombies.clear()
+        elif operation in ("hang_up", "restart"):
+            self.send(routing, m.Reply(control.call, None), [b"{}"])
+            self.socket.close(100)
+            if operation == "restart":
+                self.incarnation = random.getrandbits(63)
+                self.peers.clear()
+            self.routes.clear()
+            self.bind()
+            return
+        else:
+            self.send(routing, m.Reply(control.call, ("unsupported", f"no {operation}", False)))
+            return
+        self.send(routing, m.Reply(control.call, None), [json.dumps(result).encode()])
+
+    def hang_up(self) -> None:
+        self.socket.close(0)
+        self.routes.clear()
+        self.bind()
+
+
+class Segment:
+    """A worker's output arena, small and never reused."""
+
+    def __init__(self) -> None:
+        key = f"/naiad-echo.{os.getpid()}.{random.getrandbits(32):08x}"
+        self.memory = posix_ipc.SharedMemory(key, posix_ipc.O_CREX, size=SEGMENT_BYTES)
+        found = os.fstat(self.memory.fd)
+        ident = 1 << 61 | random.getrandbits(61)
+        self.region = m.Region(ident, key, found.st_dev, found.st_ino, SEGMENT_BYTES)
+        self.used = 0
+
+    def put(self, content: bytes) -> int:
+        offset, self.used = self.used, self.used + -(-len(content) // 64) * 64
+        assert self.used <= SEGMENT_BYTES
+        os.pwrite(self.memory.fd, content, offset)
+        return offset
+
+    def unlink(self) -> None:
+        posix_ipc.unlink_shared_memory(self.region.key)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run-dir", required=True)
+    parser.add_argument("--requests-max", type=int, default=4096)
+    parser.add_argument("--bytes-max", type=int, default=64 << 20)
+    parser.add_argument("--refuse", default="")
+    parser.add_argument("--wire-version", type=int, default=0)
+    parser.add_argument("--no-regions", action="store_true")
+    broker = EchoBroker(parser.parse_args())
+    try:
+        broker.run()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        if broker.segment is not None:
+            broker.segment.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
