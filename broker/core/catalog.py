@@ -109,13 +109,13 @@ class Catalog:
             self._begin(entry, scan)
         for name in scan.names or ():
             if name not in seen and fault is None:
-                self._missing(name, scan.calls)
+                self._missing(name, "no such model there", scan.calls)
         self.fleet.assign()
         self.fleet.want()
         self._check_settled()
 
-    def _missing(self, name: str, calls: list[Call]) -> None:
-        text = f"failed to load '{name}', failed to poll from model repository: no such model there"
+    def _missing(self, name: str, why: str, calls: list[Call]) -> None:
+        text = f"failed to load '{name}', failed to poll from model repository: {why}"
         self._world.log("error", text)
         if name not in self._world.models:
             model = self._world.models[name] = Model(name)
@@ -126,12 +126,13 @@ class Catalog:
     def _begin(self, entry: Json, scan: Scan) -> None:
         world = self._world
         name = str(entry["name"])
-        model = world.models.get(name)
-        if model is None:
-            model = world.models[name] = Model(name)
+        if "missing" in entry:
+            self._missing(name, str(entry["missing"]), scan.calls)
+            return
+        model = world.models.setdefault(name, Model(name))
         for warning in entry.get("warnings", ()):
             world.log("warning", f"model {name}: {warning}")
-        faults = [str(fault) for fault in entry.get("faults", ())]
+        faults = [_fault_text(fault) for fault in entry.get("faults", ())]
         versions = [int(version) for version in entry.get("versions", ())]
         config_json = entry.get("config")
         if not faults and not versions:
@@ -383,6 +384,12 @@ class Catalog:
                     }
                 )
         return saved
+
+
+def _fault_text(fault: Json) -> str:
+    place = f"{fault['where']}: " if fault["where"] else ""
+    remedy = f"; {fault['remedy']}" if fault["remedy"] else ""
+    return f"{place}{fault['message']}{remedy}"
 
 
 def _load_error(name: str, version: int, reason: str) -> ModelError:

@@ -164,7 +164,9 @@ class TimePassed(NamedTuple):
 
 
 class DrainAsked(NamedTuple):
-    pass
+    """Stop; what is not finished by `until_ns` is given up."""
+
+    until_ns: int
 
 
 Event = (

@@ -110,7 +110,7 @@ class Scheduler:
             e.SupervisorOpened: lambda event: self._fleet.want(again=True),
             e.RepositoryScanned: lambda event: self._catalog.scanned(*event),
             e.TimePassed: lambda event: None,
-            e.DrainAsked: lambda event: self.drain(NEVER_NS),
+            e.DrainAsked: lambda event: self.drain(event.until_ns),
         }
 
     # --- the contract ------------------------------------------------------------------

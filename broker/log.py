@@ -1,0 +1,57 @@
+"""Log lines that never make the broker wait: a bounded buffer in front of a pipe.
+
+A reader that stops (a stopped supervisor) blocked `print` for seconds; here lines are dropped and
+counted instead.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from typing import Final
+
+LINES_MAX: Final = 2000
+LINE_BYTES_MAX: Final = 4000
+"""Less than PIPE_BUF: a pipe that polls writable takes it without blocking."""
+
+
+class Log:
+    def __init__(self, descriptor: int = 2) -> None:
+        self._descriptor = descriptor
+        self._lines: deque[bytes] = deque()
+        self._dropped = 0
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+
+    def write(self, level: str, text: str) -> None:
+        """One line: time, level, text. Control characters and line ends become spaces."""
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+        clean = "".join(char if char.isprintable() else " " for char in text)
+        line = f"{stamp}.{int(now % 1 * 1000):03}Z {level.upper()} broker: {clean}"
+        if len(self._lines) >= LINES_MAX:
+            self._dropped += 1
+            return
+        self._lines.append(line.encode("utf-8", "replace")[:LINE_BYTES_MAX] + b"\n")
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the reader takes now."""
+        while self._lines:
+            if not self._poll.poll(0):
+                return
+            line = self._lines.popleft()
+            if self._dropped and not self._lines:
+                line += f"{self._dropped} log lines were dropped: nobody read them\n".encode()
+                self._dropped = 0
+            try:
+                os.write(self._descriptor, line)
+            except OSError:
+                self._dropped += 1  # nobody reads any more
+                return
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._lines)

@@ -1,0 +1,224 @@
+"""The broker's loop: poll, drain, decode, decide once, act.
+
+One thread owns everything. It never waits for anything but the poll, never touches a tensor's
+bytes, and decides nothing: what happened becomes events, `Scheduler.handle` turns them into
+actions, and those are performed in order.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import zmq
+
+from naiad.broker.clients import Clients
+from naiad.broker.core import events as e
+from naiad.broker.core.deadlines import NEVER_NS
+from naiad.broker.core.scheduler import Scheduler
+from naiad.broker.liveness import Liveness
+from naiad.broker.log import Log
+from naiad.broker.repository import RepositoryHelper
+from naiad.broker.signals import Signals
+from naiad.broker.state import StateFile
+from naiad.broker.timer import Timer
+from naiad.broker.workers import Workers
+
+OUTBOX_RETRY_MS: Final = 5
+"""libzmq does not say when a full peer reads again, so its outbox is tried at this pace."""
+IDLE_COLLECT_MS: Final = 1000
+EVENTS_PER_COLLECTION_MAX: Final = 500_000
+HOUSEKEEPING_NS: Final = 5_000_000_000
+
+
+class Loop:
+    """`run` serves until the scheduler quits; the exit code."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        clients: Clients,
+        workers: Workers,
+        liveness: Liveness,
+        repository: RepositoryHelper,
+        state: StateFile,
+        log: Log,
+        drain_ns: int,
+    ) -> None:
+        self._scheduler = scheduler
+        self._clients = clients
+        self._workers = workers
+        self._liveness = liveness
+        self._repository = repository
+        self._state = state
+        self._log = log
+        self._drain_ns = drain_ns
+        self._timer = Timer()
+        self._signals = Signals()
+        self._poller = zmq.Poller()
+        self._helper_descriptor = -1
+        self._exit_code: int | None = None
+        self._must_save = False
+        self._events_since_collection = 0
+        self._housekeeping_ns = 0
+        self._performers: dict[type[Any], Callable[[Any], None]] = {
+            e.SendAnswers: clients.send_answers,
+            e.SendBatch: workers.send_batch,
+            e.TellSession: clients.tell,
+            e.TellSlot: workers.tell,
+            e.SendReply: clients.reply,
+            e.CloseSession: clients.refuse_session,
+            e.KillSlot: workers.kill,
+            e.TellSupervisor: workers.tell_supervisor,
+            e.ScanRepository: repository.ask,
+            e.StatNamedRegion: clients.stat_named_region,
+            e.SaveState: self._save_later,
+            e.Log: lambda action: log.write(action.level, action.text),
+            e.Quit: self._quit,
+        }
+
+    def run(self, names: tuple[str, ...] | None, saved: dict[str, Any] | None) -> int:
+        """Serve. `names` and `saved` as Scheduler.start takes them."""
+        self._timer.start()
+        self._signals.start()
+        for source in (
+            self._clients.transport.socket,
+            self._clients.transport.monitor,
+            self._workers.transport.socket,
+            self._workers.transport.monitor,
+            self._timer.descriptor,
+            self._signals.descriptor,
+            self._liveness.descriptor,
+        ):
+            self._poller.register(source, zmq.POLLIN)
+        self._perform(self._scheduler.start(names, saved, time.monotonic_ns()))
+        if saved is not None:
+            self._handle(self._workers.expect(saved))
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        try:
+            while self._exit_code is None:
+                self._turn()
+        finally:
+            self._close()
+        return self._exit_code
+
+    def _turn(self) -> None:
+        ready = self._wait()
+        events: list[e.Event] = []
+        for source in ready:
+            if source is self._workers.transport.socket:
+                events += self._workers.drain()
+            elif source is self._clients.transport.socket:
+                events += self._clients.drain()
+            elif source == self._timer.descriptor:
+                self._timer.fired()
+            elif source == self._signals.descriptor:
+                events += self._heed_signals()
+            elif source == self._helper_descriptor:
+                events += self._repository.answers()
+        # Deaths after messages: a worker's last results count although it is dead now.
+        events += self._workers.disconnected()
+        events += self._clients.disconnected()
+        for dead in self._liveness.dead():
+            if dead.is_slot:
+                self._workers.note_death(dead)
+            else:
+                events.append(e.SessionEnded(dead.key))
+        events += self._workers.settled_deaths(time.monotonic_ns())
+        self._handle(events)
+
+    def _wait(self) -> list[Any]:
+        if self._repository.descriptor != self._helper_descriptor:
+            if self._helper_descriptor >= 0:
+                self._poller.unregister(self._helper_descriptor)
+            self._helper_descriptor = self._repository.descriptor
+            if self._helper_descriptor >= 0:
+                self._poller.register(self._helper_descriptor, zmq.POLLIN)
+        deadline_ns = min(self._scheduler.deadline_ns(), self._workers.deadline_ns())
+        if deadline_ns != NEVER_NS:
+            self._timer.arm(deadline_ns)
+        is_behind = (
+            self._clients.transport.is_waiting
+            or self._workers.transport.is_waiting
+            or self._log.is_waiting
+        )
+        found = self._poller.poll(OUTBOX_RETRY_MS if is_behind else IDLE_COLLECT_MS)
+        if is_behind:
+            self._clients.flush()
+            self._workers.transport.flush()
+            self._log.flush()
+        if not found and self._events_since_collection:
+            self._collect()
+        return [source for source, _ in found]
+
+    def _handle(self, events: list[e.Event]) -> None:
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._housekeeping_ns:
+            self._housekeeping_ns = now_ns + HOUSEKEEPING_NS
+            events += self._clients.named_regions_gone(self._scheduler.world.named_regions)
+        self._perform(self._scheduler.handle(events, now_ns, time.time_ns() // 1_000_000))
+        self._events_since_collection += len(events)
+        if self._events_since_collection > EVENTS_PER_COLLECTION_MAX:
+            self._collect()
+        if self._must_save:
+            self._must_save = False
+            self._save()
+
+    def _perform(self, actions: list[e.Action]) -> None:
+        performers = self._performers
+        for action in actions:
+            performers[type(action)](action)
+        late = self._clients.take_late_events()
+        if late:
+            self._handle(late)
+
+    def _collect(self) -> None:
+        """Reference counting frees nearly everything; this is for the rare cycle."""
+        self._events_since_collection = 0
+        gc.collect()
+
+    def _save_later(self, _: e.SaveState) -> None:
+        self._must_save = True
+
+    def _save(self) -> None:
+        snapshot = self._scheduler.snapshot()
+        self._workers.complete_ledger(snapshot["slots"])
+        snapshot["incarnation"] = self._scheduler.world.incarnation
+        try:
+            self._state.save(snapshot)
+        except OSError as fault:
+            self._log.write("error", f"the state file cannot be written: {fault}")
+
+    def _heed_signals(self) -> list[e.Event]:
+        for wants_exit in self._signals.taken():
+            if wants_exit:
+                self._log.write("warning", "second signal: exiting now")
+                for slot in list(self._scheduler.world.slots):
+                    self._workers.kill(e.KillSlot(slot, "the broker was told to exit at once"))
+                self._exit_code = 1
+            else:
+                return [e.DrainAsked(time.monotonic_ns() + self._drain_ns)]
+        return []
+
+    def _quit(self, action: e.Quit) -> None:
+        self._exit_code = action.code
+
+    def _close(self) -> None:
+        """In this order: (1) no new messages, (2) the helper, (3) descriptors, (4) the lock last,
+        so that the next broker finds nothing of ours in its way."""
+        self._clients.flush()
+        self._clients.transport.close()
+        self._workers.transport.close()
+        self._repository.close()
+        self._liveness.close()
+        self._timer.close()
+        self._signals.close()
+        if self._must_save:
+            self._save()
+        self._log.flush()
+        self._state.close()

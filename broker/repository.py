@@ -1,0 +1,125 @@
+"""The repository helper as a child process: questions go to its stdin, answers come by stdout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any, Final
+
+from naiad.broker.core.events import RepositoryScanned, ScanRepository
+from naiad.config.frames import FrameReader, pack_frame
+from naiad.protocol.errors import ProtocolError
+
+READ_BYTES: Final = 1 << 16
+RESTARTS_MAX: Final = 3
+
+
+class RepositoryHelper:
+    """Started at the first question, restarted if it dies; it ends with us."""
+
+    def __init__(self, repositories: tuple[str, ...], surroundings: dict[str, Any]) -> None:
+        self._repositories = repositories
+        self._surroundings = surroundings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader = FrameReader()
+        self._asked: dict[int, ScanRepository] = {}
+        self._restarts = 0
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when an answer (or the end) is there; -1 while nothing runs."""
+        process = self._process
+        return -1 if process is None or process.stdout is None else process.stdout.fileno()
+
+    def ask(self, question: ScanRepository) -> None:
+        """Send a question; `answers` gives its answer later."""
+        self._asked[question.token] = question
+        if self._process is None:
+            self._start()
+        self._send(question)
+
+    def _start(self) -> None:
+        self._reader = FrameReader()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "naiad.config.helper"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+
+    def _send(self, question: ScanRepository) -> None:
+        request: dict[str, Any] = {"id": question.token, **self._surroundings}
+        if question.override is not None and question.names:
+            name = question.names[0]
+            places = [os.path.join(path, name) for path in self._repositories]
+            directory = next((path for path in places if os.path.isdir(path)), None)
+            if directory is not None:
+                request |= {
+                    "op": "override",
+                    "name": name,
+                    "directory": directory,
+                    "config_json": question.override,
+                }
+        if "op" not in request:
+            names = None if question.names is None else list(question.names)
+            request |= {"op": "scan", "repositories": list(self._repositories), "names": names}
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(pack_frame(request))
+        except BrokenPipeError:
+            return  # its end shows on stdout next, and the question is asked again
+
+    def answers(self) -> list[RepositoryScanned]:
+        """What has arrived. A helper that died is started again, with the open questions."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        data = os.read(self._process.stdout.fileno(), READ_BYTES)
+        if not data:
+            return self._died()
+        try:
+            return [self._answer(reply) for reply in self._reader.feed(data)]
+        except ProtocolError:
+            self._process.kill()
+            return self._died()
+
+    def _answer(self, reply: dict[str, Any]) -> RepositoryScanned:
+        token = int(reply["id"])
+        self._asked.pop(token, None)
+        self._restarts = 0
+        if "error" in reply:
+            return RepositoryScanned(token, (), str(reply["error"][1]))
+        result = reply["result"]
+        if "models" not in result:
+            return RepositoryScanned(token, (result,), None)
+        entries = list(result["models"])
+        faults = [str(fault["message"]) for fault in result["faults"]]
+        entries += [
+            {"name": name, "directory": "", "versions": [], "config": None, "missing": reason}
+            for name, reason in result["missing"].items()
+        ]
+        return RepositoryScanned(token, tuple(entries), "; ".join(faults) or None)
+
+    def _died(self) -> list[RepositoryScanned]:
+        self.close()
+        self._restarts += 1
+        if self._restarts > RESTARTS_MAX:
+            gone, self._asked = self._asked, {}
+            fault = "the repository helper keeps dying; see the log"
+            return [RepositoryScanned(token, (), fault) for token in gone]
+        if self._asked:
+            self._start()
+            for question in self._asked.values():
+                self._send(question)
+        return []
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+        process.kill()
+        process.wait()

@@ -1,0 +1,71 @@
+"""What survives the broker, in one file: written whole and renamed, so that it is never half."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import Any, Final
+
+import msgpack
+
+from naiad.protocol.endpoints import Endpoints
+from naiad.protocol.errors import InternalError
+
+STATE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class RunDirectoryBusy(InternalError):
+    """Another broker of this run directory lives."""
+
+
+class StateFile:
+    def __init__(self, endpoints: Endpoints) -> None:
+        self._endpoints = endpoints
+        self._lock = -1
+
+    def start(self) -> None:
+        """Make the run directory (0700) ours, before any socket: a second bind on a live path
+        would silently steal it.
+
+        Raises RunDirectoryBusy, or OSError when the directory cannot be used.
+        """
+        os.makedirs(self._endpoints.run_dir, mode=0o700, exist_ok=True)
+        os.makedirs(self._endpoints.slots_dir, mode=0o700, exist_ok=True)
+        self._lock = os.open(
+            self._endpoints.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as fault:
+            holder = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip()
+            raise RunDirectoryBusy(
+                f"a broker (pid {holder or 'unknown'}) already serves"
+                f" {self._endpoints.run_dir}; stop it or choose another --run-dir"
+            ) from fault
+        os.truncate(self._lock, 0)
+        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+
+    def load(self) -> dict[str, Any] | None:
+        """The last snapshot, or None when there is none that can be read."""
+        try:
+            with open(self._endpoints.state_path, "rb") as file:
+                raw = file.read(STATE_BYTES_MAX)
+        except FileNotFoundError:
+            return None
+        try:
+            found = msgpack.unpackb(raw, strict_map_key=False, use_list=False)
+        except (ValueError, msgpack.UnpackException):
+            return None
+        return found if type(found) is dict else None
+
+    def save(self, snapshot: dict[str, Any]) -> None:
+        """Replace the snapshot. Raises OSError (disk full): the old one stays."""
+        path = self._endpoints.state_path
+        with open(f"{path}.new", "wb") as file:
+            file.write(msgpack.packb(snapshot))
+        os.replace(f"{path}.new", path)
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1

@@ -1,0 +1,322 @@
+"""The workers' side of the broker's shell: slots, the supervisor, the fence around the dead.
+
+A lost connection is only suspicion. The worker may say hello again within a short grace; else its
+stacks are dumped, it is killed, and its death counts when its pidfd says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from typing import Any, Final
+
+from naiad.broker.clients import key_of
+from naiad.broker.core import events as e
+from naiad.broker.core.deadlines import NEVER_NS
+from naiad.broker.liveness import Liveness, Watched, open_same, start_time
+from naiad.broker.log import Log
+from naiad.broker.transport import Peer, Received, Transport, peer_of
+from naiad.protocol import messages as m
+from naiad.protocol.codec import decode, encode
+from naiad.protocol.endpoints import Endpoints
+from naiad.protocol.errors import NaiadError, ProtocolError
+from naiad.shm.objects import describe
+from naiad.shm.page import PageReader, PageState
+
+SUSPICION_NS: Final = 100_000_000
+"""From a lost connection to SIGKILL: time to say hello again on a new one."""
+STATUS_WAIT_NS: Final = 50_000_000
+"""How long a death waits for the supervisor's word on how it came about."""
+REGIONS_CHECKED_MAX: Final = 1024
+
+
+class _Process:
+    """What the shell knows of one worker."""
+
+    def __init__(self, key: int, slot: str, pid: int) -> None:
+        self.key = key
+        self.slot = slot
+        self.pid = pid
+        self.started = start_time(pid)
+        self.peer: bytes | None = None
+        self.page: PageReader | None = None
+        self.kill_at_ns = 0
+        self.kill_reason = ""
+        self.dead_since_ns = 0
+        self.regions: dict[int, m.Region] = {}
+
+
+class Workers:
+    def __init__(
+        self, transport: Transport, liveness: Liveness, endpoints: Endpoints, log: Log
+    ) -> None:
+        self.transport = transport
+        self._liveness = liveness
+        self._endpoints = endpoints
+        self._log = log
+        self._processes: dict[int, _Process] = {}
+        self._by_peer: dict[bytes, _Process] = {}
+        self._by_descriptor: dict[int, _Process] = {}
+        self._supervisor: bytes | None = None
+        self._statuses: dict[int, int] = {}
+
+    # --- in ----------------------------------------------------------------------------
+
+    def drain(self) -> list[e.Event]:
+        events: list[e.Event] = []
+        for received in self.transport.drain():
+            try:
+                self._take(received, events)
+            except NaiadError as fault:
+                self._log.write("warning", f"a peer of the workers' socket: {fault.message}")
+                self.transport.send(
+                    received.peer, [encode(m.Refused(str(fault.code), fault.message))]
+                )
+        return events
+
+    def _take(self, received: Received, events: list[e.Event]) -> None:
+        payload = received.payload
+        message = decode(received.header, [len(frame) for frame in payload])
+        process = self._by_peer.get(received.peer)
+        if type(message) is m.Results and process is not None:
+            events.append(e.BatchFinished(process.key, message, payload))
+            return
+        match message:
+            case m.SlotHello():
+                events += self.disconnected()
+                self._hello(received, message, events)
+            case m.SupervisorHello():
+                self._check_uid(received)
+                self._supervisor = received.peer
+                events.append(e.SupervisorOpened())
+            case m.Exited(_, pid, status) if received.peer == self._supervisor:
+                self._statuses[pid] = status
+            case m.Spawned() if received.peer == self._supervisor:
+                pass
+            case m.Loaded(instance, error, load_ns) if process is not None:
+                config = None
+                if error is None:
+                    config = _json(payload)
+                elif payload:
+                    self._log.write(
+                        "error", f"{process.slot}: {payload[0].decode(errors='replace')}"
+                    )
+                events.append(e.InstanceLoaded(process.key, instance, error, load_ns, config))
+            case m.Forgotten(ids) if process is not None:
+                events.append(e.RegionsForgotten(process.key, ids))
+            case _:
+                raise ProtocolError(
+                    f"{type(message).__name__} from a peer that did not say hello as one that may"
+                    " send it"
+                )
+
+    def _check_uid(self, received: Received) -> tuple[int, Peer]:
+        try:
+            descriptor = received.descriptor()
+            peer = peer_of(descriptor)
+        except OSError as fault:
+            raise ProtocolError("the connection is gone") from fault
+        if peer.uid != os.getuid():
+            os.close(peer.pidfd)
+            raise ProtocolError(f"user {peer.uid} may not be a worker of user {os.getuid()}")
+        return descriptor, peer
+
+    def _hello(self, received: Received, hello: m.SlotHello, events: list[e.Event]) -> None:
+        descriptor, peer = self._check_uid(received)
+        key = key_of(hello.secret)
+        process = self._processes.get(key)
+        if process is not None and (process.pid != peer.pid or process.dead_since_ns):
+            os.close(peer.pidfd)
+            raise ProtocolError("the secret of another worker")
+        if process is None:
+            process = self._processes[key] = _Process(key, hello.slot, peer.pid)
+            with contextlib.suppress(OSError):
+                process.page = PageReader.open(self._endpoints.page_path(hello.slot))
+        elif process.page is None:
+            with contextlib.suppress(OSError):
+                process.page = PageReader.open(self._endpoints.page_path(hello.slot))
+        if process.peer is not None:
+            self._by_peer.pop(process.peer, None)
+            self.transport.forget(process.peer)
+        process.peer = received.peer
+        if not process.kill_reason:
+            process.kill_at_ns = 0
+        self._by_peer[received.peer] = process
+        self._by_descriptor[descriptor] = process
+        self._liveness.watch(key, is_slot=True, pid=peer.pid, pidfd=peer.pidfd)
+        events.append(e.SlotOpened(key, hello, peer.pid))
+
+    def disconnected(self) -> list[e.Event]:
+        """Lost connections become suspicions; the clock starts."""
+        now_ns = time.monotonic_ns()
+        for descriptor in self.transport.disconnected():
+            process = self._by_descriptor.pop(descriptor, None)
+            if process is None or process.dead_since_ns or process.peer is None:
+                continue
+            if descriptor in self._by_descriptor:
+                continue
+            self._by_peer.pop(process.peer, None)
+            process.peer = None
+            if not process.kill_at_ns:
+                process.kill_at_ns = now_ns + SUSPICION_NS
+                self._liveness.signal(process.key, signal.SIGUSR1)
+        return []
+
+    # --- suspicion and death -----------------------------------------------------------
+
+    def deadline_ns(self) -> int:
+        """When a suspect must be killed or a death told."""
+        earliest = NEVER_NS
+        for process in self._processes.values():
+            if process.dead_since_ns:
+                earliest = min(earliest, process.dead_since_ns + STATUS_WAIT_NS)
+            elif process.kill_at_ns:
+                earliest = min(earliest, process.kill_at_ns)
+        return earliest
+
+    def note_death(self, dead: Watched) -> None:
+        process = self._processes.get(dead.key)
+        if process is not None and not process.dead_since_ns:
+            process.dead_since_ns = time.monotonic_ns()
+
+    def settled_deaths(self, now_ns: int) -> list[e.Event]:
+        """Deaths whose reason is known by now, and kills that are due."""
+        events: list[e.Event] = []
+        for process in list(self._processes.values()):
+            if process.dead_since_ns:
+                knows = self._supervisor is None or process.pid in self._statuses
+                if knows or now_ns >= process.dead_since_ns + STATUS_WAIT_NS:
+                    events.append(self._died(process))
+            elif process.kill_at_ns and now_ns >= process.kill_at_ns:
+                process.kill_at_ns = 0
+                process.kill_reason = process.kill_reason or "it stopped answering"
+                self._log.write("warning", f"worker {process.slot} pid {process.pid}: SIGKILL")
+                self._liveness.signal(process.key, signal.SIGKILL)
+                events.append(e.SlotSilent(process.key))
+        return events
+
+    def _died(self, process: _Process) -> e.SlotDied:
+        page = process.page.read() if process.page is not None else None
+        reason = self._reason(process, page)
+        truncated = self._truncated(process)
+        self._drop(process)
+        ordered = process.kill_reason not in ("", "it stopped answering")
+        executing = 0 if page is None else page.executing
+        return e.SlotDied(process.key, reason, executing, ordered, truncated)
+
+    def _reason(self, process: _Process, page: PageState | None) -> str:
+        if process.kill_reason:
+            return f"killed: {process.kill_reason}"
+        status = self._statuses.pop(process.pid, None)
+        if status is None:
+            first = self._first_stack_line(process)
+            if first:
+                return first
+            return "killed (SIGKILL or out of memory)"
+        if status >= 0:
+            return f"exit code {status}"
+        try:
+            return signal.Signals(-status).name
+        except ValueError:
+            return f"signal {-status}"
+
+    def _first_stack_line(self, process: _Process) -> str:
+        """faulthandler's own words, when nobody could tell us the wait status."""
+        path = self._endpoints.stack_path(process.slot)
+        with contextlib.suppress(OSError), open(path, errors="replace") as stacks:
+            for line in stacks:
+                if line.startswith("Fatal Python error:"):
+                    return line.removeprefix("Fatal Python error:").strip()
+        return ""
+
+    def _truncated(self, process: _Process) -> tuple[int, ...]:
+        found = []
+        for region in list(process.regions.values())[-REGIONS_CHECKED_MAX:]:
+            with contextlib.suppress(NaiadError):
+                now = describe(region.key, foreign=False).region
+                if now.inode == region.inode and now.size < region.size:
+                    found.append(region.id)
+        return tuple(found)
+
+    def _drop(self, process: _Process) -> None:
+        self._processes.pop(process.key, None)
+        if process.peer is not None:
+            self._by_peer.pop(process.peer, None)
+            self.transport.forget(process.peer)
+        self._by_descriptor = {d: p for d, p in self._by_descriptor.items() if p is not process}
+        self._liveness.unwatch(process.key, is_slot=True)
+        if process.page is not None:
+            process.page.close()
+
+    # --- out ---------------------------------------------------------------------------
+
+    def send_batch(self, action: e.SendBatch) -> None:
+        process = self._processes.get(action.slot)
+        if process is None:
+            return
+        for region in action.batch.regions:
+            process.regions[region.id] = region
+        if process.peer is not None:
+            self.transport.send(process.peer, [encode(action.batch), *action.frames])
+
+    def tell(self, action: e.TellSlot) -> None:
+        process = self._processes.get(action.slot)
+        if process is None:
+            return
+        if type(action.message) is m.Forget:
+            for ident in action.message.ids:
+                process.regions.pop(ident, None)
+        if process.peer is not None:
+            self.transport.send(process.peer, [encode(action.message), *action.frames])
+
+    def kill(self, action: e.KillSlot) -> None:
+        process = self._processes.get(action.slot)
+        if process is not None:
+            process.kill_reason = action.reason
+            process.kill_at_ns = 0
+            self._log.write("warning", f"worker {process.slot} is killed: {action.reason}")
+            self._liveness.signal(action.slot, signal.SIGKILL)
+
+    def tell_supervisor(self, action: e.TellSupervisor) -> None:
+        if self._supervisor is not None and not self.transport.send(
+            self._supervisor, [encode(action.message)]
+        ):
+            self._supervisor = None
+
+    # --- over restarts -----------------------------------------------------------------
+
+    def complete_ledger(self, slots: list[dict[str, Any]]) -> None:
+        """Add to the scheduler's ledger what proves a process to be the same one later."""
+        for entry in slots:
+            process = self._processes.get(entry["slot"])
+            entry["started"] = 0 if process is None else process.started
+
+    def expect(self, saved: dict[str, Any]) -> list[e.Event]:
+        """Watch an earlier broker's workers until they say hello; the dead are told at once."""
+        events: list[e.Event] = []
+        for entry in saved.get("slots", ()):
+            key, pid = entry["slot"], entry["pid"]
+            if key in self._processes:
+                continue
+            pidfd = open_same(pid, entry["started"])
+            if pidfd is None:
+                events.append(e.SlotDied(key, "it died while the broker was away", 0, False))
+                continue
+            process = self._processes[key] = _Process(key, entry["name"], pid)
+            with contextlib.suppress(OSError):
+                process.page = PageReader.open(self._endpoints.page_path(entry["name"]))
+            self._liveness.watch(key, is_slot=True, pid=pid, pidfd=pidfd)
+        return events
+
+
+def _json(payload: list[bytes]) -> dict[str, Any]:
+    try:
+        found = json.loads(payload[0])
+    except (ValueError, IndexError, RecursionError) as fault:
+        raise ProtocolError(f"LOADED without a config as JSON: {fault}") from fault
+    if type(found) is not dict:
+        raise ProtocolError("LOADED: expected the config as a JSON object")
+    return found
