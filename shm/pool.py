@@ -110,6 +110,7 @@ class Pool:
         next_region_id: called for each new segment; an id that was never used before.
         mode: 0o600, or 0o660 when the server is open to a group.
         create: makes a segment, or raises SharedMemoryFull.
+        retry_ns: how long growing is not tried again after it failed.
 
     All methods may be called from any thread.
     """
@@ -123,6 +124,7 @@ class Pool:
         limit_bytes: int = ARENA_BYTES_MAX,
         mode: int = 0o600,
         create: CreateMemory = Segment.create,
+        retry_ns: int = RETRY_NS,
     ) -> None:
         self._server = server
         self._role = role
@@ -135,6 +137,7 @@ class Pool:
         self._new: list[Region] = []
         self._returned: deque[Range] = deque()
         self._lock = threading.Lock()
+        self._retry_after_ns = retry_ns
         self._retry_ns = 0
         self._warned = False
         self._allocations = self._refusals = self._created = self._removed = 0
@@ -264,7 +267,7 @@ class Pool:
                 fault = full.message
                 continue
             return True
-        self._retry_ns = now_ns + RETRY_NS
+        self._retry_ns = now_ns + self._retry_after_ns
         self._warn(fault)
         return False
 
