@@ -1,7 +1,7 @@
 """Tensors as NumPy arrays over bytes that lie elsewhere: no copy, or exactly one.
 
-An array from here keeps its memory alive, and may say when the last view of it died. Never decides
-where bytes go. BYTES have no array view: their elements are parsed from a private copy.
+An array from here keeps its memory alive, and whatever says that the memory is lent (a Keeper).
+Never decides where bytes go. BYTES have no array view: they are parsed from a private copy.
 """
 
 from __future__ import annotations
@@ -44,18 +44,31 @@ def datatype_of(array: Array) -> str:
     )
 
 
+class Keeper:
+    """Says when nobody needs something any more: `released` is called when the keeper dies.
+
+    Arrays and views made with `keep=` hold their keeper; one keeper may be shared by all outputs of
+    an answer. `released` runs in whatever thread drops the last reference, also inside the garbage
+    collector: it must only note the fact (append to a deque), never lock or block.
+    """
+
+    __slots__ = ("_released",)
+
+    def __init__(self, released: Callable[[], None]) -> None:
+        self._released = released
+
+    def __del__(self) -> None:
+        self._released()
+
+
 class _Anchor(np.ndarray[Any, Any]):
     """What every view of an array finally refers to: it dies with the last of them.
 
-    A finalizer of the array itself would run while slices of it live on. NumPy stops shortening the
-    chain of bases at an array of another class, so that the anchor stays in it.
+    A keeper held by the array itself would be dropped while slices of it live on. NumPy stops
+    shortening the chain of bases at an array of another class, so that the anchor stays in it.
     """
 
-    released: Callable[[], None] | None = None
-
-    def __del__(self) -> None:
-        if self.released is not None:
-            self.released()
+    keep: object
 
 
 def array_over(
@@ -63,14 +76,13 @@ def array_over(
     datatype: str,
     shape: tuple[int, ...],
     *,
-    released: Callable[[], None] | None = None,
+    keep: object = None,
 ) -> Array:
     """An array of `shape` over packed bytes, writable if they are; BF16 gives its bits as uint16.
 
     Args:
         buffer: exactly the tensor's bytes, at any alignment; kept alive by the array.
-        released: called once when the array and all views of it are gone, in whatever thread that
-            happens: it must not block.
+        keep: kept alive as well, until the array and all views of it are gone; see Keeper.
 
     Raises:
         RequestError: the buffer has another size than the tensor.
@@ -82,11 +94,18 @@ def array_over(
         raise RequestError(
             f"{datatype} {list(shape)} takes {expected} bytes, got {size} bytes of memory"
         )
-    if released is None:
+    if keep is None:
         return np.ndarray(shape, dtype, buffer)
     anchor = _Anchor(shape, dtype, buffer)
-    anchor.released = released
+    anchor.keep = keep
     return anchor.view(np.ndarray)
+
+
+def view_over(buffer: memoryview, keep: object) -> memoryview:
+    """The same bytes as a view that keeps `keep` alive, as do all slices of it."""
+    anchor = _Anchor((buffer.nbytes,), np.uint8, buffer)
+    anchor.keep = keep
+    return anchor.data
 
 
 def copy_into(view: memoryview, array: Array) -> None:

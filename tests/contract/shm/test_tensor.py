@@ -9,7 +9,7 @@ import pytest
 
 from naiad.protocol.datatypes import ITEM_BYTES, NUMPY_NAME
 from naiad.protocol.errors import RequestError
-from naiad.shm.tensor import array_over, copy_into, datatype_of
+from naiad.shm.tensor import Keeper, array_over, copy_into, datatype_of, view_over
 
 
 @pytest.mark.parametrize("datatype", [name for name in ITEM_BYTES if name != "BYTES"])
@@ -71,9 +71,11 @@ def test_unaligned_bytes_will_do() -> None:
     assert raw == b"\0" + (1).to_bytes(8, "little") + b"\xff" * 8
 
 
-def test_released_is_called_once_when_the_last_view_is_gone() -> None:
+def test_a_keeper_lives_as_long_as_any_view_of_the_array() -> None:
     calls: list[int] = []
-    array = array_over(bytearray(24), "FP32", (2, 3), released=lambda: calls.append(1))
+    keep = Keeper(lambda: calls.append(1))
+    array = array_over(bytearray(24), "FP32", (2, 3), keep=keep)
+    del keep
     assert type(array) is np.ndarray
     views = [array[0], array.T, array.reshape(-1)[2:], array.data, array[:, 1][:, None]]
     del array
@@ -84,9 +86,41 @@ def test_released_is_called_once_when_the_last_view_is_gone() -> None:
     assert calls == [1]
 
 
+def test_a_keeper_lives_as_long_as_any_slice_of_the_view() -> None:
+    calls: list[int] = []
+    memory = bytearray(b"0123456789")
+    view = view_over(memoryview(memory)[2:], Keeper(lambda: calls.append(1)))
+    assert (view.format, view.ndim, len(view)) == ("B", 1, 8)
+    part = view[4:].cast("H")
+    memory[6] = ord("x")
+    del view
+    gc.collect()
+    assert bytes(part) == b"x789"
+    assert calls == []
+    del part
+    assert calls == [1]
+
+
+def test_a_view_is_writable_exactly_if_its_bytes_are() -> None:
+    assert not view_over(memoryview(bytearray(4)), None).readonly
+    assert view_over(memoryview(bytes(4)), None).readonly
+    assert len(view_over(memoryview(b""), None)) == 0
+
+
+def test_one_keeper_serves_all_outputs_of_an_answer() -> None:
+    calls: list[int] = []
+    keep = Keeper(lambda: calls.append(1))
+    first = array_over(bytearray(8), "FP32", (2,), keep=keep)
+    second = array_over(bytearray(8), "FP32", (2,), keep=keep)
+    del keep, first
+    assert calls == []
+    del second
+    assert calls == [1]
+
+
 def test_derived_arrays_that_own_their_bytes_do_not_hold_the_memory() -> None:
     calls: list[int] = []
-    array = array_over(bytearray(8), "FP32", (2,), released=lambda: calls.append(1))
+    array = array_over(bytearray(8), "FP32", (2,), keep=Keeper(lambda: calls.append(1)))
     kept = (array + 1, array.copy(), array.sum())
     del array
     assert calls == [1]
