@@ -91,7 +91,9 @@ def read_parameters(parameters: Mapping[str, str]) -> tuple[NaiadParameters, lis
         where = f'parameters["{name}"]'
         row = known.get(name)
         if row is None:
-            remedy = did_you_mean(name, known) or f"known are {listed(sorted(known))}"
+            bare = [one.removeprefix(PREFIX) for one in known]
+            hint = did_you_mean(name.removeprefix(PREFIX), bare)
+            remedy = hint.replace('"', f'"{PREFIX}', 1) or f"known are {listed(sorted(known))}"
             faults.append(Fault(where, "unknown parameter", remedy))
             continue
         value = _parse(text, row)

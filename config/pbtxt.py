@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import warnings
 from typing import Final, NamedTuple
 
 from google.protobuf import text_format
@@ -15,6 +16,7 @@ from google.protobuf.message import Message
 
 from naiad.config.faults import Fault
 from naiad.config.hints.explain import explain
+from naiad.config.hints.lexer import STRING, Source
 from naiad.config.hints.scene import FALLBACK_REMEDY
 from naiad.config.model import Json
 from naiad.config.proto.model_config_pb2 import ModelConfig
@@ -26,6 +28,7 @@ CONFIG_BYTES_MAX: Final = 2**20
 DEPTH_MAX: Final = 64
 """Brackets within brackets; the schema itself is 7 deep, and the parser recurses."""
 
+_BAD_ESCAPE: Final = re.compile(r"(?:\\\\)*(\\[^abfnrtvxuU0-7'\"?\\])")
 _PLACE: Final = re.compile(r"^\d+:\d+ : ('(?s:.*?)': )?")
 
 
@@ -73,14 +76,29 @@ def _parse_into(message: Message, text: str, file: str) -> Fault | None:
     if depth > DEPTH_MAX:
         return Fault(file, f"brackets nested {depth} deep, expected at most {DEPTH_MAX}")
     try:
-        text_format.Parse(text, message)
+        with warnings.catch_warnings():
+            # Python only warns of an unknown escape; protobuf's grammar does not have it.
+            warnings.filterwarnings("error", message=".*invalid.*escape sequence")
+            text_format.Parse(text, message)
     except text_format.ParseError as error:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
         reason = _PLACE.sub("", str(error))
         return explain(text, line, column, reason, message.DESCRIPTOR, file=file)
+    except DeprecationWarning:
+        return _bad_escape(text, file)
     except ValueError as error:  # an escape in a string that is no text, such as "\xff"
         return Fault(file, f"a value cannot be read: {error}", FALLBACK_REMEDY)
     return None
+
+
+def _bad_escape(text: str, file: str) -> Fault:
+    for token in Source(text).tokens:
+        match = _BAD_ESCAPE.search(token.text) if token.kind == STRING else None
+        if match is not None:
+            place = f"{file}:{token.line}:{token.column + match.start(1)}"
+            message = f"unknown escape {match.group(1)} in a string"
+            return Fault(place, message, "write \\\\ for a backslash")
+    return Fault(f"{file}:1:1", "a string has an unknown escape", FALLBACK_REMEDY)
 
 
 def _depth(text: str) -> int:
