@@ -7,12 +7,13 @@ to end (see prediction). Until then its requests count as queued.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from naiad.broker.core.answers import SMALL_BYTES_MAX, Answers, timeout_error
 from naiad.broker.core.batcher import choose
 from naiad.broker.core.deadlines import NEVER_NS
-from naiad.broker.core.events import Frames, SendBatch, TellSlot
+from naiad.broker.core.events import Frames, KillSlot, SendBatch, TellSlot
 from naiad.broker.core.instances import InstanceState, Slot
 from naiad.broker.core.job import Batch, Job, JobState
 from naiad.broker.core.models import ModelState, ModelVersion
@@ -136,11 +137,25 @@ class Dispatch:
     def _predict(self, slot: Slot, batch: Batch, start_ns: int) -> None:
         """When to send the next batch ahead: the end of this one, less what a hand-over takes."""
         batch.start_ns = start_ns
+        assert slot.instance is not None
+        limit_ms = slot.instance.model.config.naiad.execution_timeout_ms
+        if limit_ms:
+            self._world.at(start_ns + limit_ms * 1_000_000, partial(self._overdue, slot, batch))
         busy_ns = slot.prediction.busy_ns(batch.rows)
         if busy_ns is None:
             slot.early_due_ns = 0
             return
         slot.early_due_ns = start_ns + busy_ns
+
+    def _overdue(self, slot: Slot, batch: Batch) -> None:
+        """The execution watchdog: a hung worker is killed, and its batch is suspect."""
+        if slot.current is not batch or slot.stopping:
+            return
+        assert slot.instance is not None
+        limit_ms = slot.instance.model.config.naiad.execution_timeout_ms
+        reason = f"an execution took longer than naiad.execution_timeout_ms = {limit_ms} ms"
+        self._world.log("error", f"worker {slot.name} pid {slot.pid}: {reason}")
+        self._world.actions.append(KillSlot(slot.key, reason))
 
     def _pack(
         self, slot: Slot, jobs: list[Job]
@@ -248,6 +263,7 @@ class Dispatch:
         model = instance.model
         if slot.current is not None:
             model.executing -= len(slot.current.jobs)
+            slot.current.jobs = []  # jobs and batches point at each other: end the cycle here
         slot.current = None
         early = slot.early
         if early is not None:

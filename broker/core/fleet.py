@@ -80,18 +80,26 @@ class Fleet:
                 self._load(slot, instance)
 
     def _load(self, slot: Slot, instance: Instance) -> None:
-        model = instance.model
         instance.move(InstanceState.LOADING)
         instance.slot = slot
         slot.instance = instance
         slot.loading_since_ns = self._world.now_ns
+        self.send_load(slot, instance)
+        self._world.actions.append(SaveState())
+        self._watch_load(slot, instance)
+
+    def send_load(self, slot: Slot, instance: Instance) -> None:
+        """Tell a slot what to load; again when a broken connection may have lost it."""
+        model = instance.model
         message = m.Load(
             instance.id, model.name, model.version, instance.name, model.directory, instance.kind,
             instance.device_id, model.threads,
         )  # fmt: skip
         config = json_bytes(model.config.to_json())
         self._world.actions.append(TellSlot(slot.key, message, [config]))
-        self._world.actions.append(SaveState())
+
+    def _watch_load(self, slot: Slot, instance: Instance) -> None:
+        model = instance.model
         limit_s = model.config.naiad.load_timeout_s
 
         def overdue() -> None:

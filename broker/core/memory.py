@@ -8,6 +8,7 @@ from naiad.broker.core.events import (
     StatNamedRegion,
     TellSlot,
 )
+from naiad.broker.core.instances import Slot
 from naiad.broker.core.queries import Json, number_argument, text_argument
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import NAMED_REGION_BASE, NamedRegion, World
@@ -83,6 +84,19 @@ class Memory:
         for slot_key, pairs in ended.items():
             if slot_key in self._world.slots:
                 self._world.actions.append(TellSlot(slot_key, m.Return(tuple(pairs)), []))
+
+    def sweep_leases(self, slot: Slot, leases: tuple[tuple[int, int], ...]) -> None:
+        """A worker adopted from an earlier broker: end the leases whose holders did not return."""
+        if slot.key not in self._world.slots:
+            return
+        held = {
+            (session.key, request_id)
+            for session in self._world.sessions.values()
+            for _, request_id in session.leases
+        }
+        gone = tuple(lease for lease in leases if lease not in held)
+        if gone:
+            self._world.actions.append(TellSlot(slot.key, m.Return(gone), []))
 
     def slot_of_arena(self, arena: int) -> int | None:
         """After a restart of the broker: workers said which arenas are theirs."""

@@ -16,6 +16,7 @@ from naiad.broker.core.events import Frames, KillSlot, SaveState, TellSlot
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import InstanceState, Slot
 from naiad.broker.core.job import Batch, JobState
+from naiad.broker.core.memory import Memory
 from naiad.broker.core.models import ModelState
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import World
@@ -25,13 +26,20 @@ from naiad.protocol.errors import NaiadError
 
 class Recovery:
     def __init__(
-        self, world: World, answers: Answers, admission: Admission, dispatch: Dispatch, fleet: Fleet
+        self,
+        world: World,
+        answers: Answers,
+        admission: Admission,
+        dispatch: Dispatch,
+        fleet: Fleet,
+        memory: Memory,
     ) -> None:
         self._world = world
         self._answers = answers
         self._admission = admission
         self._dispatch = dispatch
         self._fleet = fleet
+        self._memory = memory
         self._missing: set[int] = set()
         self._waiting: list[tuple[Session, m.InferRequest, Frames]] = []
 
@@ -177,6 +185,9 @@ class Recovery:
     def reconnected(self, slot: Slot, hello: m.SlotHello) -> None:
         """The same worker on a new connection: batches lost on the way are queued again."""
         self._welcome(slot, keep=not slot.stopping)
+        instance = slot.instance
+        if instance is not None and instance.state is InstanceState.LOADING and not hello.instance:
+            self._fleet.send_load(slot, instance)  # the first one was lost with the connection
         held = {batch.id for batch in hello.held}
         for arena in hello.arenas:
             slot.arenas[arena.id] = arena

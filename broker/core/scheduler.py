@@ -59,7 +59,12 @@ class Scheduler:
         self._catalog.fleet = self._fleet
         self._memory = Memory(self.world)
         self._recovery = Recovery(
-            self.world, self._answers, self._admission, self._dispatch, self._fleet
+            self.world,
+            self._answers,
+            self._admission,
+            self._dispatch,
+            self._fleet,
+            self._memory,
         )
         self._queries = Queries(self.world, self._catalog, self._admission, software)
         self._software = software
