@@ -16,7 +16,8 @@ from naiad.cli.log import LogWriter
 from naiad.cli.startup import Status, failed_models
 from naiad.cli.supervisor import Plan, Supervisor
 from naiad.cli.tables import table
-from naiad.config.settings import DEFAULT_NAME
+from naiad.config.settings import DEFAULT_NAME, Settings
+from naiad.config.surroundings import OnMissingGpu
 
 DRAIN_SECONDS: Final = 30.0
 
@@ -30,20 +31,30 @@ DRAIN_SECONDS: Final = 30.0
 @click.option("--run-dir", "folder", help="For sockets and state; default: one per user and name.")
 @click.option(
     "--control-mode",
-    type=click.Choice(["none", "explicit"]),
     default="none",
-    show_default=True,
-    help="none loads every model; explicit those of --load-model and `naiad load`.",
+    metavar="none|explicit",
+    help="none (default) loads every model; explicit those of --load-model and `naiad load`.",
 )
 @click.option("--load-model", multiple=True, metavar="MODEL", help="With explicit; repeatable.")
 @click.option("--log-file", metavar="FILE", help="Log there, not to stderr; reopened on SIGHUP.")
 @click.option("--exit-on-error", is_flag=True, help="Stop when a model does not load.")
 @click.option(
+    "--on-missing-gpu",
+    type=click.Choice(["fail", "cpu"]),
+    default="fail",
+    help="What becomes of models for a GPU where there is none; default: fail.",
+)
+@click.option(
+    "--spares",
+    type=click.IntRange(0, 16),
+    default=1,
+    help="Warm empty workers per device, for when one dies; default: 1.",
+)
+@click.option(
     "--drain-seconds",
     type=click.FloatRange(min=0),
     default=DRAIN_SECONDS,
-    show_default=True,
-    help="For running work after Ctrl-C or SIGTERM; a second one stops at once.",
+    help="For running work after Ctrl-C (a second one stops at once); default: 30.",
 )
 def serve(
     repository: tuple[str, ...],
@@ -53,6 +64,8 @@ def serve(
     load_model: tuple[str, ...],
     log_file: str | None,
     exit_on_error: bool,
+    on_missing_gpu: OnMissingGpu,
+    spares: int,
     drain_seconds: float,
 ) -> ExitCode:
     """Serve every model of the folders REPOSITORY until Ctrl-C.
@@ -60,11 +73,20 @@ def serve(
     A broker process queues requests; each model instance gets a process of its own, which is
     replaced when it dies.
     """
-    is_explicit = control_mode == "explicit"
-    if load_model and not is_explicit:
-        raise click.UsageError("--load-model needs --control-mode explicit: none loads every model")
-    paths = repositories.checked(repository, may_be_empty=is_explicit)
     where = run_dir.located(folder, name)
+    settings = Settings(
+        run_dir=where,
+        name=name,
+        repositories=repositories.checked(repository, may_be_empty=control_mode == "explicit"),
+        control_mode=control_mode,
+        load_models=load_model,
+        on_missing_gpu=on_missing_gpu,
+        spare_workers_count=spares,
+        drain_seconds=drain_seconds,
+    )
+    faults = settings.faults()
+    if faults:
+        raise click.UsageError("; ".join(faults))
     run_dir.prepare(where)
     lock = run_dir.lock(where)
     log = _started_log(log_file)
@@ -74,14 +96,10 @@ def serve(
         failed = _show_settled(status, where, notices)
         return ExitCode.MODEL_FAILED if failed and exit_on_error else None
 
-    arguments = ["--run-dir", where, "--name", name, "--control-mode", control_mode]
-    for path in paths:
-        arguments += ["--repository", path]
-    for model in load_model:
-        arguments += ["--load-model", model]
-    supervisor = Supervisor(
-        Plan(run_dir=where, broker_arguments=arguments, drain_seconds=drain_seconds), log, show
+    plan = Plan(
+        run_dir=where, broker_arguments=broker_arguments(settings), drain_seconds=drain_seconds
     )
+    supervisor = Supervisor(plan, log, show)
     try:
         code = supervisor.run()
         for line in cleanup(where, name):
@@ -93,6 +111,21 @@ def serve(
     if supervisor.failure:
         raise CommandFailed(supervisor.failure, code)
     return code
+
+
+def broker_arguments(settings: Settings) -> list[str]:
+    """The command line of the broker process."""
+    arguments = [
+        f"--run-dir={settings.run_dir}",
+        f"--name={settings.name}",
+        f"--control-mode={settings.control_mode}",
+        f"--on-missing-gpu={settings.on_missing_gpu}",
+        f"--spares={settings.spare_workers_count}",
+        f"--drain-seconds={settings.drain_seconds}",
+    ]
+    arguments += [f"--repository={path}" for path in settings.repositories]
+    arguments += [f"--load-model={model}" for model in settings.load_models]
+    return arguments
 
 
 def _started_log(path: str | None) -> LogWriter:

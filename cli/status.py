@@ -35,8 +35,12 @@ def status(as_json: bool, folder: str | None, name: str) -> None:
 def render(found: Json, where: str, now_s: float) -> str:
     """The status for a person; `now_s` in seconds since 1970."""
     server = found["server"]
-    up = duration(max(0.0, now_s - float(server["started"])))
-    parts = [f"{server['name']} on {where}: {server['phase']}, pid {server['pid']}, up {up}"]
+    head = f"{server['name']} on {where}: {server['phase']}"
+    if server.get("pid"):
+        head += f", pid {server['pid']}"
+    if server.get("started"):
+        head += f", up {duration(max(0.0, now_s - float(server['started'])))}"
+    parts = [head]
     models = found["models"]
     if not models:
         parts.append("no models; load one with `naiad load MODEL`")

@@ -7,7 +7,7 @@ The order of a shutdown, at the first SIGTERM or SIGINT:
  1. The broker gets SIGTERM: it says not ready, takes nothing new, finishes what is there, tells the
     workers to stop, and exits. Nothing is restarted from now on. When the broker is gone (or was
     when the signal came), the workers that are left get SIGTERM: nobody else will tell them.
- 2. All of this has `drain_seconds`.
+ 2. All of this has `drain_seconds`, and MARGIN_SECONDS on top for the words of farewell.
  3. What is left then gets SIGKILL, and the exit code says so. A second signal does this at once.
  4. With every child reaped, what they could not remove themselves is: see `cleanup`.
 """
@@ -38,6 +38,10 @@ BROKER_EARLY_DEATHS_MAX: Final = 6
 KILLED_SECONDS_MAX: Final = 5.0
 """After SIGKILL. A process in an uninterruptible wait cannot be ended: say so and leave it."""
 READS_PER_TURN_MAX: Final = 16
+MARGIN_SECONDS: Final = 2.0
+"""For the broker to say itself what it could not finish, before it is killed."""
+BROKER_DRAIN_TIMED_OUT: Final = 1
+"""The exit code with which a broker says that work was left (naiad.broker.__main__.ExitCode)."""
 
 
 class Phase(Enum):
@@ -245,7 +249,9 @@ class Supervisor:
         reason = f"{describe_status(status)}{_last_words(child)}"
         if self._phase is not Phase.SERVING:
             if status != 0 and self._phase is Phase.DRAINING:
-                self._code = self._code or ExitCode.BROKER_FAILED
+                timed_out = status == BROKER_DRAIN_TIMED_OUT
+                ended = ExitCode.DRAIN_TIMED_OUT if timed_out else ExitCode.BROKER_FAILED
+                self._code = self._code or ended
                 self._log.event(f"the broker did not end cleanly: {reason}")
             self._signal_workers(signal.SIGTERM)
             return
@@ -312,7 +318,8 @@ class Supervisor:
     def _drain(self) -> None:
         self._phase = Phase.DRAINING
         self._startup.close()
-        self._deadline_ns = time.monotonic_ns() + int(self._plan.drain_seconds * NS)
+        seconds = self._plan.drain_seconds + MARGIN_SECONDS
+        self._deadline_ns = time.monotonic_ns() + int(seconds * NS)
         if self._broker is not None:
             self._broker.signal(signal.SIGTERM)
         else:

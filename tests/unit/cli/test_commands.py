@@ -39,7 +39,8 @@ def test_help_lists_every_command_with_a_summary(capsys: pytest.CaptureFixture[s
         (["foo"], "No such command 'foo'", "naiad --help"),
         (["serve"], "Missing argument 'REPOSITORY...'", "naiad serve --help"),
         (["serve", "--fast", "."], "--fast", "naiad serve --help"),
-        (["serve", ".", "--load-model", "m"], "--control-mode explicit", "naiad serve --help"),
+        (["serve", ".", "--load-model", "m"], 'use "explicit"', "naiad serve --help"),
+        (["serve", ".", "--control-mode", "poll"], "not in this release", "naiad serve --help"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence(

@@ -21,6 +21,11 @@ def test_what_would_play_tricks_on_a_terminal_is_taken_out() -> None:
     assert output().feed(b"a\x1b[2J\x07b\tc\xff\r\n", 0) == ["cpu-0[7] a[2Jb\tc\ufffd"]
 
 
+def test_a_time_at_the_beginning_is_taken_out_because_the_log_adds_one() -> None:
+    line = b"2026-11-29T18:25:56.766Z ERROR broker: no 2026-11-29T18:25:56.766Z\n"
+    assert output().feed(line, 0) == ["cpu-0[7] ERROR broker: no 2026-11-29T18:25:56.766Z"]
+
+
 def test_a_line_without_end_is_cut_into_lines() -> None:
     child = output()
     lines = child.feed(b"x" * (2 * LINE_BYTES_MAX + 5), 0)
