@@ -97,13 +97,8 @@ class Workers:
             case m.Spawned() if received.peer == self._supervisor:
                 pass
             case m.Loaded(instance, error, load_ns) if process is not None:
-                config = None
-                if error is None:
-                    config = _json(payload)
-                elif payload:
-                    self._log.write(
-                        "error", f"{process.slot}: {payload[0].decode(errors='replace')}"
-                    )
+                # With an error, payload 0 is the traceback, which the worker has logged itself.
+                config = _json(payload) if error is None else None
                 events.append(e.InstanceLoaded(process.key, instance, error, load_ns, config))
             case m.Forgotten(ids) if process is not None:
                 events.append(e.RegionsForgotten(process.key, ids))

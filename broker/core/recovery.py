@@ -152,6 +152,10 @@ class Recovery:
             self._welcome(slot, keep=False)
             return
         self._welcome(slot, keep=True)
+        world.at(
+            world.now_ns + 2 * world.limits.absence_ns,
+            partial(self._memory.sweep_leases, slot, hello.leases),
+        )
         if instance.state is InstanceState.BACKOFF:
             instance.move(InstanceState.WAITING)
         instance.slot = slot
