@@ -1,0 +1,307 @@
+"""Repositories and models on disk: what is found, what is passed over, what is said."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from naiad.config.model_directory import read_model
+from naiad.config.repository import Scan, scan
+from naiad.config.surroundings import Surroundings
+
+IDENTITY = 'backend: "identity"'
+ONNX = 'backend: "onnxruntime"'
+
+
+def add_model(
+    repository: Path, name: str, config: str | None = IDENTITY, versions: tuple[str, ...] = ("1",)
+) -> Path:
+    directory = repository / name
+    for version in versions:
+        (directory / version).mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    if config is not None:
+        (directory / "config.pbtxt").write_text(config)
+    return directory
+
+
+def kinds(found: Scan) -> list[str]:
+    return [fault.kind for fault in found.faults]
+
+
+def test_finds_models_in_the_order_of_their_names(tmp_path: Path) -> None:
+    add_model(tmp_path, "b")
+    add_model(tmp_path, "a", versions=("1", "3"))
+    (tmp_path / "README").write_text("a file is no model")
+
+    found = scan([str(tmp_path)])
+
+    assert [model.name for model in found.models] == ["a", "b"]
+    a = found.models[0]
+    assert (a.versions, a.existing, a.faults, a.refusals) == ((3,), (1, 3), (), ())
+    assert a.config is not None
+    assert a.config["backend"] == "identity"
+    assert a.config["version_policy"] == {"latest": {"num_versions": 1}}
+    assert a.directory == str(tmp_path / "a")
+
+
+def test_links_are_followed_hidden_directories_are_noted(tmp_path: Path) -> None:
+    add_model(tmp_path / "elsewhere", "real")
+    repository = tmp_path / "repository"
+    (repository / ".git").mkdir(parents=True)
+    (repository / "model").symlink_to(tmp_path / "elsewhere" / "real")
+    (repository / "broken").symlink_to(tmp_path / "nothing")
+
+    found = scan([str(repository)])
+
+    assert [model.name for model in found.models] == ["model"]
+    assert any("hidden" in note and ".git" in note for note in found.notes)
+    assert any("broken" in note and "link to nothing" in note for note in found.notes)
+
+
+def test_b53_version_directories(tmp_path: Path) -> None:
+    model = add_model(tmp_path, "m", f"{ONNX} version_policy {{ all {{ }} }}")
+    for version in ("2", "0", "01", "-1", "abc", "1.0", "5", "99999999999999999999", "warmup"):
+        (model / version).mkdir()
+    (model / ".DS_Store").write_text("")
+    (model / "3").symlink_to(model / "2")
+    for version in ("0", "1", "2"):
+        (model / version / "model.onnx").write_text("")
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert found.faults == ()
+    assert found.versions == (0, 1, 2, 3)
+    ignored = "\n".join(found.warnings)
+    for name in ("'01'", "'-1'", "'abc'", "'1.0'", "'5'", "'99999999999999999999'"):
+        assert name in ignored
+    assert "warmup" not in ignored
+    assert "DS_Store" not in ignored
+
+
+@pytest.mark.parametrize("versions", [(), ("01", "abc"), ("1",)])
+def test_b53_no_usable_version(tmp_path: Path, versions: tuple[str, ...]) -> None:
+    add_model(tmp_path, "m", ONNX, versions)
+
+    (found,) = scan([str(tmp_path)]).models
+
+    (fault,) = found.faults
+    assert fault.message.startswith(
+        "at least one version must be available under the version policy of model 'm'"
+    )
+    assert "no model version was found" in fault.message
+    assert all(f"'{version}'" in fault.message for version in versions)
+
+
+def test_a_policy_that_leaves_no_version(tmp_path: Path) -> None:
+    add_model(tmp_path, "m", f"{IDENTITY} version_policy {{ specific {{ versions: 7 }} }}")
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert found.versions == ()
+    assert "leaves none of the versions 1" in found.faults[0].message
+    assert "version 7 of the version policy does not exist" in found.warnings
+
+
+def test_a_model_without_config_is_known_by_its_file(tmp_path: Path) -> None:
+    model = add_model(tmp_path, "m", None)
+    (model / "1" / "model.py").write_text("")
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert found.faults == ()
+    assert found.config is not None
+    assert (found.config["name"], found.config["backend"]) == ("m", "python")
+
+
+def test_a_directory_that_is_no_model_says_so(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    add_model(tmp_path, "m")
+
+    docs, _ = scan([str(tmp_path)]).models
+
+    assert "neither a config.pbtxt nor a version directory" in str(docs.faults[0])
+
+
+def test_a_config_under_a_wrong_name_is_noticed(tmp_path: Path) -> None:
+    model = add_model(tmp_path, "m", None)
+    (model / "1" / "model.onnx").write_text("")
+    (model / "config.pbtxt.txt").write_text("")
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert found.warnings == (
+        "'config.pbtxt.txt' is not read; the configuration's name is config.pbtxt",
+    )
+
+
+def test_one_broken_model_stops_nothing(tmp_path: Path) -> None:
+    add_model(tmp_path, "bad", "max_batch_size: ${x}")
+    add_model(tmp_path, "good")
+    (add_model(tmp_path, "odd", None) / "config.pbtxt").mkdir()
+
+    bad, good, odd = scan([str(tmp_path)]).models
+
+    assert "config.pbtxt:1:17: unreplaced template" in str(bad.faults[0])
+    assert bad.config is None
+    assert good.faults == ()
+    assert "is not a file" in str(odd.faults[0])
+
+
+def test_a_pipe_called_config_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(add_model(tmp_path, "m", None) / "config.pbtxt")
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert "is not a file" in str(found.faults[0])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_no_permission_is_a_fault_of_that_model(tmp_path: Path) -> None:
+    model = add_model(tmp_path, "m")
+    model.chmod(0)
+    try:
+        (found,) = scan([str(tmp_path)]).models
+    finally:
+        model.chmod(0o700)
+
+    assert "Permission denied" in str(found.faults[0])
+
+
+def test_a_link_loop_is_a_fault_of_that_model(tmp_path: Path) -> None:
+    model = add_model(tmp_path, "m", None)
+    (model / "config.pbtxt").symlink_to("config.pbtxt")
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert "cannot read" in str(found.faults[0])
+    assert "config.pbtxt" in str(found.faults[0])
+
+
+def test_the_name_in_the_config_must_be_the_directorys(tmp_path: Path) -> None:
+    add_model(tmp_path, "m", f'name: "other" {IDENTITY}')
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert [str(fault) for fault in found.faults] == [
+        "name: unexpected directory name 'm' for model 'other', directory name must equal model "
+        "name; rename one of them, or leave `name` out"
+    ]
+
+
+def test_label_files_must_be_there(tmp_path: Path) -> None:
+    outputs = 'output { name: "a" label_filename: "l" } output { name: "b" label_filename: "no" }'
+    text = f"{IDENTITY} {outputs}"
+    (add_model(tmp_path, "m", text) / "l").write_text("cat\n")
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert [fault.where for fault in found.faults] == ["output[1].label_filename"]
+
+
+def test_refusals_are_there_and_the_config_too(tmp_path: Path) -> None:
+    add_model(tmp_path, "m", 'backend: "nothing" response_cache { enable: true }')
+
+    (found,) = scan([str(tmp_path)], surroundings=Surroundings(backends=("python",))).models
+
+    assert found.faults == ()
+    assert len(found.refusals) == 2
+    assert found.config is not None
+    assert found.to_json()["faults"] == list(found.refusals)
+
+
+def test_a_model_in_two_repositories_is_served_from_neither(tmp_path: Path) -> None:
+    add_model(tmp_path / "a", "m")
+    add_model(tmp_path / "b", "m")
+    add_model(tmp_path / "b", "n")
+
+    m, n = scan([str(tmp_path / "a"), str(tmp_path / "b")]).models
+
+    assert (m.versions, m.config) == ((), None)
+    assert "duplicate" in str(m.faults[0])
+    assert str(tmp_path / "a" / "m") in str(m.faults[0])
+    assert str(tmp_path / "b" / "m") in str(m.faults[0])
+    assert n.faults == ()
+
+
+def test_one_repository_given_twice_is_one(tmp_path: Path) -> None:
+    add_model(tmp_path / "a", "m")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+
+    (model,) = scan([str(tmp_path / "a"), f"{tmp_path}/./a/", str(tmp_path / "b")]).models
+
+    assert model.faults == ()
+
+
+def test_only_the_models_asked_for(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        add_model(tmp_path, name)
+
+    found = scan([str(tmp_path)], ["c", "a", "c"])
+
+    assert [model.name for model in found.models] == ["c", "a"]
+
+
+def test_b51_a_model_nowhere_names_it_and_the_repositories(tmp_path: Path) -> None:
+    add_model(tmp_path, "resnet")
+
+    missing = scan([str(tmp_path)], ["resnett", "../x", ""]).missing
+
+    assert missing["resnett"].startswith(
+        "failed to load 'resnett', failed to poll from model repository"
+    )
+    assert str(tmp_path) in missing["resnett"]
+    assert 'did you mean "resnet"?' in missing["resnett"]
+    assert "path traversal" in missing["../x"]
+    assert "cannot be empty" in missing[""]
+
+
+def test_paths_that_are_no_repository(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    add_model(tmp_path / "repository", "m")
+    onnx = add_model(tmp_path / "repository", "n", None)
+    (onnx / "1" / "model.onnx").write_text("")
+
+    for path, kind, text in (
+        (tmp_path / "nowhere", "missing", "does not exist"),
+        (tmp_path / "file", "not_a_directory", "is a file"),
+        (tmp_path / "empty", "empty", "holds no models"),
+        (tmp_path / "repository" / "m", "model_folder", f"its parent '{tmp_path}/repository'"),
+        (tmp_path / "repository" / "n", "model_folder", "one model's folder"),
+        ("s3://bucket/models", "remote", "not in this release"),
+    ):
+        found = scan([str(path)])
+        assert kinds(found) == [kind]
+        assert text in found.faults[0].message
+        assert found.models == ()
+
+
+def test_a_good_repository_beside_a_bad_one_is_scanned(tmp_path: Path) -> None:
+    add_model(tmp_path, "m")
+
+    found = scan([str(tmp_path / "nowhere"), str(tmp_path)])
+
+    assert kinds(found) == ["missing"]
+    assert [model.name for model in found.models] == ["m"]
+
+
+def test_names_that_are_not_utf8_do_no_harm(tmp_path: Path) -> None:
+    add_model(tmp_path, "m\udcff")
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert found.name == "m\udcff"
+
+
+def test_an_override_stands_in_for_the_file(tmp_path: Path) -> None:
+    model = add_model(tmp_path, "m", "this is no config")
+
+    found = read_model(str(model), override='{"backend": "identity", "max_batch_size": 4}')
+
+    assert found.faults == ()
+    assert found.config is not None
+    assert found.config["max_batch_size"] == 4
+    assert found.fingerprint
