@@ -7,6 +7,7 @@ waits otherwise. It ends when every known worker has said hello or is dead, or a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from naiad.broker.core.admission import Admission
