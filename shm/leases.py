@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 from naiad.protocol.errors import Code, Unavailable
@@ -56,6 +57,12 @@ class Leases(Generic[Held]):
         requests = self._held.pop(session, {})
         self._count -= len(requests)
         return [held for ended in requests.values() for held in ended]
+
+    def held(self) -> Iterator[Held]:
+        """Everything that is leased."""
+        for requests in self._held.values():
+            for held in requests.values():
+                yield from held
 
     def keys(self) -> tuple[tuple[int, int], ...]:
         """(session, request) of every lease."""

@@ -72,10 +72,11 @@ class OutputArena:
     def counters(self) -> PoolCounters:
         return self.pool.counters()
 
-    def trim(self) -> tuple[int, ...]:
-        """Give idle memory back; call it every TRIM_SECONDS."""
-        return self.pool.trim()
+    def trim_when_due(self, now_ns: int) -> tuple[int, ...]:
+        """Give idle memory back; call it in every turn of the loop (see Pool)."""
+        return self.pool.trim_when_due(now_ns)
 
     def close(self) -> None:
+        """Unlink what nobody reads; the broker removes the rest when its last lease has ended."""
+        self.pool.close(leave={loan.region for loan in self._leases.held()})
         self._leases = Leases()
-        self.pool.close()

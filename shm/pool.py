@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, Protocol, Self
 
 from naiad.protocol.errors import InternalError
@@ -27,7 +27,7 @@ ARENA_BYTES_MAX: Final = 4 << 30
 RETRY_NS: Final = 1_000_000_000
 """After /dev/shm was found full, growing is not tried again for this long."""
 TRIM_SECONDS: Final = 30
-"""How often the owner of a pool should call `trim`."""
+"""Memory that was not needed for this long is given back."""
 LOW_BYTES: Final = SEGMENT_BYTES_MIN
 """`trim` keeps at least this much."""
 
@@ -94,6 +94,8 @@ class Memory(Protocol):
 
     def close(self) -> bool: ...
 
+    def abandon(self) -> bool: ...
+
 
 class CreateMemory(Protocol):
     """`Segment.create`, or another kind of memory with the same promises."""
@@ -139,6 +141,7 @@ class Pool:
         self._lock = threading.Lock()
         self._retry_after_ns = retry_ns
         self._retry_ns = 0
+        self._trim_ns = 0
         self._warned = False
         self._allocations = self._refusals = self._created = self._removed = 0
 
@@ -204,6 +207,16 @@ class Pool:
             self._removed += len(gone)
             return gone
 
+    def trim_when_due(self, now_ns: int) -> tuple[int, ...]:
+        """`trim`, but at most every TRIM_SECONDS; costs nothing in between.
+
+        Returns the ids of unlinked regions: a client then tells the broker to forget them.
+        """
+        if now_ns < self._trim_ns:
+            return ()
+        self._trim_ns = now_ns + TRIM_SECONDS * 1_000_000_000
+        return self.trim()
+
     def counters(self) -> PoolCounters:
         with self._lock:
             self._collect()
@@ -218,12 +231,15 @@ class Pool:
                 self._removed,
             )
 
-    def close(self) -> None:
-        """Unlink everything; bytes that are still lent stay mapped while their views live."""
+    def close(self, leave: Collection[int] = ()) -> None:
+        """Unlink everything but the regions to `leave`; views that still live stay mapped."""
         with self._lock:
             self._views.clear()
-            for segment in self._segments.values():
-                segment.close()
+            for region_id, segment in self._segments.items():
+                if region_id in leave:
+                    segment.abandon()
+                else:
+                    segment.close()
             self._segments.clear()
             self._new.clear()
             self._returned = deque()  # loans of before append to the old one

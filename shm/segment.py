@@ -112,10 +112,19 @@ class Segment:
 
     def close(self) -> bool:
         """Unlink and unmap. False: views are still in use and the last of them unmaps."""
+        self.unlink()
+        return self.abandon()
+
+    def abandon(self) -> bool:
+        """Unlock and unmap, but leave the name: others still need what is in it.
+
+        From then on it is a dead process's segment, which the janitor removes.
+        """
         if self._mapped is None:
             return True
-        self.unlink()
         mapped, self._mapped = self._mapped, None
+        if os.getpid() == self._pid:  # the lock must not last as long as the last view
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
         view, self.view = self.view, memoryview(b"")
         return _unmapped(mapped, view)

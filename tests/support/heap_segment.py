@@ -19,6 +19,9 @@ class HeapSegment:
         self.is_closed = True
         return True
 
+    def abandon(self) -> bool:
+        return self.close()
+
 
 class HeapOf:
     """Makes heap segments until `limit_bytes` are taken; then it is full."""

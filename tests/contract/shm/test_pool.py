@@ -11,10 +11,11 @@ import pytest
 
 from naiad.protocol.errors import Code, InternalError, Unavailable
 from naiad.protocol.messages import Region
+from naiad.shm.janitor import remove_dead
 from naiad.shm.leases import LEASED_REQUESTS_MAX, Leases
 from naiad.shm.objects import is_same
 from naiad.shm.output_arena import OutputArena, worker_region_id
-from naiad.shm.pool import CreateMemory, Loan, Pool
+from naiad.shm.pool import TRIM_SECONDS, CreateMemory, Loan, Pool
 from naiad.shm.segment import Mapping, Segment
 from support.heap_segment import HeapOf
 
@@ -223,6 +224,9 @@ def arena(server: str) -> Iterator[OutputArena]:
     arena = OutputArena(server, limit_bytes=8 * MIB)
     yield arena
     arena.pool.check_invariants()
+    for session, request in arena.leases():
+        assert arena.end(session, request)
+    assert arena.counters().used_bytes == 0
     arena.close()
 
 
@@ -265,8 +269,35 @@ def test_arenas_are_announced_with_results_and_hello(arena: OutputArena) -> None
     assert [type(region) for region in new] == [Region]
     assert arena.new_arenas() == ()
     assert arena.arenas() == new
-    arena.end(1, 1)
-    assert arena.trim() == (), "the low mark stays"
+
+
+def test_a_workers_end_leaves_what_is_leased(
+    server: str, segments: Callable[[], list[str]]
+) -> None:
+    arena = OutputArena(server)
+    read, other = arena.lease(1, 1, MIB), arena.lease(1, 2, MIB)
+    assert read is not None
+    assert other is not None
+    assert read.region != other.region
+    read.view[:4] = b"kept"
+    regions = {region.id: region for region in arena.arenas()}
+    arena.end(1, 2)
+    arena.close()
+    kept = regions[read.region]
+    assert segments() == [kept.key]
+    with Mapping.open(kept, writable=False) as late_client:
+        assert bytes(late_client.slice(read.offset, 4)) == b"kept"
+    assert remove_dead(kept), "unlocked, although this process still has a view of it"
+
+
+def test_idle_memory_is_given_back_in_time(make_pool: MakePool) -> None:
+    pool = make_pool()
+    for loan in [taken(pool, 3 * MIB) for _ in range(4)]:
+        loan.release()
+    second = 1_000_000_000
+    assert pool.trim_when_due(second) == (), "used since the last look"
+    assert pool.trim_when_due((TRIM_SECONDS + 1) * second - 1) == (), "not due"
+    assert pool.trim_when_due((TRIM_SECONDS + 1) * second) != ()
 
 
 def test_too_many_leases_are_refused_and_leave_no_range(

@@ -12,6 +12,7 @@ import pytest
 
 from naiad.protocol.errors import Code, InternalError, RequestError
 from naiad.protocol.messages import Region
+from naiad.shm.janitor import remove_dead
 from naiad.shm.layout import RANDOM_BYTES, segment_name
 from naiad.shm.objects import (
     DIRECTORY,
@@ -104,6 +105,7 @@ def test_a_forked_child_does_not_unlink_its_parents_segment(key: str) -> None:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert is_same(segment.region)
+        assert not remove_dead(segment.region), "the parent's lock is still there"
 
 
 # --- ranges ----------------------------------------------------------------------------------
