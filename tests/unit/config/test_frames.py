@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from naiad.config.frames import FRAME_BYTES_MAX, FrameReader, pack_frame
 from naiad.protocol.errors import ProtocolError
 
-MESSAGES: list[dict[str, object]] = [{"id": 1}, {"id": 2, "name": "m\udcff", "big": 2**64 - 1, "list": [None, True, "é"]}]
+MESSAGES: list[dict[str, object]] = [
+    {"id": 1},
+    {"id": 2, "name": "m\udcff", "big": 2**64 - 1, "list": [None, True, "é"]},
+]
 
 
 @given(st.integers(1, 60))
