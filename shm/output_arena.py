@@ -11,7 +11,7 @@ import secrets
 from naiad.protocol.errors import Unavailable
 from naiad.protocol.messages import Region
 from naiad.shm.layout import WORKER_ROLE
-from naiad.shm.leases import Leases
+from naiad.shm.leases import LEASED_REQUESTS_MAX, Leases
 from naiad.shm.pool import ARENA_BYTES_MAX, Loan, Pool, PoolCounters
 
 
@@ -24,10 +24,15 @@ class OutputArena:
     """A worker's results: leased per (session, request) until released, one thread only."""
 
     def __init__(
-        self, server: str, *, limit_bytes: int = ARENA_BYTES_MAX, mode: int = 0o600
+        self,
+        server: str,
+        *,
+        limit_bytes: int = ARENA_BYTES_MAX,
+        leases_max: int = LEASED_REQUESTS_MAX,
+        mode: int = 0o600,
     ) -> None:
         self.pool = Pool(server, WORKER_ROLE, worker_region_id, limit_bytes=limit_bytes, mode=mode)
-        self._leases: Leases[Loan] = Leases()
+        self._leases: Leases[Loan] = Leases(leases_max)
 
     def lease(self, session: int, request: int, size: int) -> Loan | None:
         """Bytes for one output of a request; None: no room, send it inline.
@@ -79,4 +84,4 @@ class OutputArena:
     def close(self) -> None:
         """Unlink what nobody reads; the broker removes the rest when its last lease has ended."""
         self.pool.close(leave={loan.region for loan in self._leases.held()})
-        self._leases = Leases()
+        self._leases = Leases(self._leases.requests_max)

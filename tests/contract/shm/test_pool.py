@@ -12,7 +12,6 @@ import pytest
 from naiad.protocol.errors import Code, InternalError, Unavailable
 from naiad.protocol.messages import Region
 from naiad.shm.janitor import remove_dead
-from naiad.shm.leases import LEASED_REQUESTS_MAX, Leases
 from naiad.shm.objects import is_same
 from naiad.shm.output_arena import OutputArena, worker_region_id
 from naiad.shm.pool import TRIM_SECONDS, CreateMemory, Loan, Pool
@@ -300,14 +299,13 @@ def test_idle_memory_is_given_back_in_time(make_pool: MakePool) -> None:
     assert pool.trim_when_due((TRIM_SECONDS + 1) * second) != ()
 
 
-def test_too_many_leases_are_refused_and_leave_no_range(
-    arena: OutputArena, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert LEASED_REQUESTS_MAX > 2
-    monkeypatch.setattr(arena, "_leases", Leases[Loan](requests_max=1))
+def test_too_many_leases_are_refused_and_leave_no_range(server: str) -> None:
+    arena = OutputArena(server, leases_max=1)
     assert arena.lease(1, 1, 100) is not None
     used = arena.counters().used_bytes
     with pytest.raises(Unavailable) as caught:
         arena.lease(1, 2, 100)
     assert caught.value.code is Code.BUDGET_EXCEEDED
     assert arena.counters().used_bytes == used
+    arena.end(1, 1)
+    arena.close()
