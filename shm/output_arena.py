@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 
 from naiad.protocol.errors import Unavailable
-from naiad.protocol.messages import Region
+from naiad.protocol.messages import BatchRequest, Region
 from naiad.shm.layout import WORKER_ROLE
 from naiad.shm.leases import LEASED_REQUESTS_MAX, Leases
 from naiad.shm.pool import ARENA_BYTES_MAX, Loan, Pool, PoolCounters
@@ -48,6 +48,21 @@ class OutputArena:
             loan.release()
             raise
         return loan
+
+    def lend(self, request: BatchRequest, content: memoryview | bytes) -> tuple[int, int] | None:
+        """Lease a copy of one output's bytes to its request; (region id, offset).
+
+        None when there is no room, or when too much is leased already: send it inline.
+        """
+        view = memoryview(content).cast("B")
+        try:
+            loan = self.lease(request.session, request.id, len(view))
+        except Unavailable:
+            return None
+        if loan is None:
+            return None
+        loan.view[:] = view
+        return loan.region, loan.offset
 
     def end(self, session: int, request: int) -> bool:
         """The request's outputs are no longer read; False when it has none (said twice)."""

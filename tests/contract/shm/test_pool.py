@@ -7,15 +7,18 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 from naiad.protocol.errors import Code, InternalError, Unavailable
-from naiad.protocol.messages import Region
+from naiad.protocol.messages import BatchRequest, Region
 from naiad.shm.janitor import remove_dead
+from naiad.shm.mappings import Mappings
 from naiad.shm.objects import is_same
 from naiad.shm.output_arena import OutputArena, worker_region_id
 from naiad.shm.pool import TRIM_SECONDS, CreateMemory, Loan, Pool
 from naiad.shm.segment import Mapping, Segment
+from naiad.shm.tensor import array_over
 from support.heap_segment import HeapOf
 
 MIB = 1 << 20
@@ -268,6 +271,26 @@ def test_arenas_are_announced_with_results_and_hello(arena: OutputArena) -> None
     assert [type(region) for region in new] == [Region]
     assert arena.new_arenas() == ()
     assert arena.arenas() == new
+
+
+def test_outputs_are_lent_as_copies_and_inline_when_there_is_no_room(server: str) -> None:
+    arena = OutputArena(server, limit_bytes=MIB, leases_max=1)
+    request = BatchRequest(5, 6, "", (), ())
+    content = np.arange(1000, dtype=np.float32)
+    place = arena.lend(request, content.data)
+    assert place is not None
+    content[:] = 0
+    with Mappings(writable=False) as client:
+        client.define(arena.new_arenas())
+        found = array_over(client.view(*place, 4000), "FP32", (1000,))
+        assert found.tolist() == list(range(1000))
+        del found
+    assert arena.lend(request, b"of the same request") is not None
+    assert arena.lend(request, bytes(2 * MIB)) is None, "no room"
+    assert arena.lend(request._replace(id=7), b"x") is None, "too many leases"
+    assert arena.leases() == ((5, 6),)
+    assert arena.end(5, 6)
+    arena.close()
 
 
 def test_a_workers_end_leaves_what_is_leased(
