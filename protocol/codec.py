@@ -231,39 +231,41 @@ def _tensors(value: Any, payload_sizes: Any, places: tuple[int, ...]) -> tuple[m
         if type(tensor) is not tuple or len(tensor) != 7:
             raise _fail("a tensor [name, datatype, shape, place, region, offset, size]", tensor)
         name, datatype, shape, place, region, offset, size = tensor
-        if type(name) is not str or len(name) > NAME_BYTES_MAX or type(datatype) is not str:
-            raise _fail("a tensor's name and datatype", tensor[:2])
-        if type(shape) is not tuple or len(shape) > RANK_MAX:
-            raise _fail(f"a shape of at most {RANK_MAX} dimensions", shape)
+        if (
+            type(name) is not str
+            or type(datatype) is not str
+            or type(shape) is not tuple
+            or len(name) > NAME_BYTES_MAX
+            or len(shape) > RANK_MAX
+        ):
+            raise _fail(f"a name, a datatype and a shape of at most {RANK_MAX}", tensor[:3])
         for dim in shape:
             if type(dim) is not int or dim > INT64_MAX or dim < -INT64_MAX:
                 raise _fail("dimensions that are 64-bit integers", dim)
         if (
-            type(region) is not int
+            type(place) is not int
+            or type(region) is not int
             or type(offset) is not int
             or type(size) is not int
-            or region < 0
-            or offset < 0
-            or size < 0
-            or region > UINT64_MAX
-            or offset > INT64_MAX
-            or size > INT64_MAX
+            or not 0 <= region <= UINT64_MAX
+            or not 0 <= offset <= INT64_MAX
+            or not 0 <= size <= INT64_MAX
         ):
-            raise _fail("region, offset and size as unsigned integers", tensor[4:])
-        if place == 0 and type(place) is int:
+            raise _fail("place, region, offset and size as unsigned integers", tensor[3:])
+        if not place:  # INLINE
             if region >= len(payload_sizes) or offset + size > payload_sizes[region]:
                 raise ProtocolError(
                     f"tensor {name!r}: bytes {offset} to {offset + size} of payload frame {region}"
                     f" do not exist; frames have {list(payload_sizes)[:8]} bytes"
                 )
-        elif type(place) is not int or place not in places:
+        elif place not in places:
             raise _fail(f"a place of {list(places)}", place)
         out.append(_make(m.Tensor, tensor))
     return tuple(out)
 
 
-_REQUEST_PLACES: Final = (m.Place.INLINE, m.Place.REGION)
-_ANSWER_PLACES: Final = (m.Place.INLINE, m.Place.REGION, m.Place.LEASE)
+_REQUEST_PLACES: Final = (int(m.Place.INLINE), int(m.Place.REGION))
+_ANSWER_PLACES: Final = (int(m.Place.INLINE), int(m.Place.REGION), int(m.Place.LEASE))
 
 
 def _outputs(value: Any) -> tuple[m.OutputRequest, ...]:
@@ -354,17 +356,22 @@ def _answers(fields: tuple[Any, ...], payload_sizes: Any) -> m.Answers:
         if type(item) is not tuple or len(item) != 7:
             raise _fail("an answer of 7 fields", item)
         ident, error, version, outputs, part, final, parameters = item
-        out.append(
-            m.InferAnswer(
-                _uint(ident),
-                None if error is None else _error(error),
-                _int(version),
-                _tensors(outputs, payload_sizes, _ANSWER_PLACES),
-                _uint(part),
-                _bool(final),
-                _parameters(parameters),
-            )
-        )
+        if (
+            type(ident) is not int
+            or type(version) is not int
+            or type(part) is not int
+            or type(final) is not bool
+            or not 0 <= ident <= UINT64_MAX
+            or not 0 <= part <= UINT64_MAX
+            or not -INT64_MAX <= version <= INT64_MAX
+        ):
+            raise _fail("an answer's id, version, part index and final flag", item[::2])
+        if error is not None:
+            _error(error)
+        if type(parameters) is not dict or parameters:
+            _parameters(parameters)
+        tensors = _tensors(outputs, payload_sizes, _ANSWER_PLACES)
+        out.append(_make(m.InferAnswer, (ident, error, version, tensors, part, final, parameters)))
     return m.Answers(_uint(fields[0]), tuple(out), _regions(fields[2]))
 
 
