@@ -74,9 +74,13 @@ class RequestReader:
         rules: OutputRules,
         is_cancelled: Callable[[tuple[int, int]], bool],
     ) -> None:
-        self._wanted = rules.wanted
+        self._rules = rules
         self._reshapes = InputReshapes(config)
-        self._shape_tensors = frozenset(t.name for t in config.inputs if t.is_shape_tensor)
+        shape_tensors = frozenset(t.name for t in config.inputs if t.is_shape_tensor)
+        strings = frozenset(t.name for t in config.inputs if t.data_type in ("BYTES", ""))
+        self._special = self._reshapes.names | shape_tensors | strings
+        self._parsed = shape_tensors | strings
+        """Inputs that somebody parses: they are copied out before, their owner may change them."""
         self._is_cancelled = is_cancelled
 
     def read(self, request: BatchRequest, batch: ReceivedBatch) -> ModelRequest:
@@ -84,20 +88,16 @@ class RequestReader:
         (session, ident, label, tensors, outputs, remaining_us, priority, sequence, _,
          parameters) = request  # fmt: skip
         frames = batch.frames
-        shape_tensors = self._shape_tensors
+        special = self._special
         inputs: dict[str, Any] = {}
         for name, datatype, shape, place, region, offset, size in tensors:
-            is_parsed = datatype == "BYTES" or name in shape_tensors
+            if special and name in special:
+                inputs[name] = self._read_special(tensors[len(inputs)], batch)
+                continue
             if place == 0:
                 buffer = frames[region][offset : offset + size]
-            elif is_parsed:
-                buffer = batch.regions.copy(region, offset, size)
             else:
                 buffer = batch.regions.readable(region, offset, size)
-            if is_parsed and datatype == "BYTES":
-                _check_bytes_input(name, shape, buffer)
-            if self._reshapes:
-                shape = self._reshapes.model_shape(name, shape)
             inputs[name] = Input(name, datatype, shape, buffer)
         places = _places(outputs, batch.regions) if outputs else {}
         start = end = False
@@ -107,7 +107,7 @@ class RequestReader:
         return ModelRequest(
             label,
             inputs,
-            self._wanted(outputs),
+            self._rules.wanted(outputs) if outputs else self._rules.names,
             places,
             parameters,
             priority,
@@ -117,6 +117,21 @@ class RequestReader:
             end,
             partial(self._is_cancelled, (session, ident)),
         )
+
+    def _read_special(self, tensor: Tensor, batch: ReceivedBatch) -> Input:
+        """An input that is parsed or that the model sees in another shape."""
+        name, datatype, shape, place, region, offset, size = tensor
+        if place == 0:
+            buffer = batch.frames[region][offset : offset + size]
+        elif name in self._parsed:
+            buffer = batch.regions.copy(region, offset, size)
+        else:
+            buffer = batch.regions.readable(region, offset, size)
+        if datatype == "BYTES":
+            _check_bytes_input(name, shape, buffer)
+        if name in self._reshapes.names:
+            shape = self._reshapes.model_shape(name, shape)
+        return Input(name, datatype, shape, buffer)
 
 
 def _check_bytes_input(name: str, shape: Shape, private: memoryview) -> None:
@@ -169,31 +184,39 @@ class ResultWriter:
         places = {o.name: o for o in asked if o.place == _REGION} if asked else _NO_PLACES
         inputs = request.inputs
         batch_size = inputs[0].shape[0] if inputs and inputs[0].shape else 0
+        outputs = response.outputs
+        if len(outputs) != 1 or len(wanted) != 1 or outputs[0].name != wanted[0]:
+            outputs = rules.select(outputs, wanted)
         tensors = []
-        for output in rules.select(response, wanted):
-            shape, expected = rules.check(output, batch_size)
-            content = self._content(output)
+        for output in outputs:
+            name, datatype = output.name, output.datatype
+            try:
+                shape, expected = rules.allowed[(name, datatype, output.shape, batch_size)]
+            except (KeyError, TypeError):  # a new shape, or one given as a list
+                shape, expected = rules.check(output, batch_size)
+            content = output.buffer
+            if content is None:
+                content = self._packed_array(output)
             size = content.nbytes if type(content) is memoryview else len(content)
             if size != expected:
                 if expected is not None:
                     raise rules.wrong_size(output, expected, size)
                 _check_bytes_output(rules, output, shape, content)
-            name = output.name
             if places and name in places:
                 place, region, offset = self._put(places[name], content, size)
             elif size <= INLINE_OUTPUT_BYTES_MAX:
-                place, region, offset = 0, self._pack(content, size), self._packed_bytes - size
+                place, region, offset = 0, self._packed_frame, self._packed_bytes
+                if region < 0:
+                    region = self._reserve_packed_frame()
+                self._packed.append(content)
+                self._packed_bytes = offset + size
             else:
                 place, region, offset = self._place_large(request, name, content, size)
-            tensors.append(
-                _new_tuple(Tensor, (name, output.datatype, shape, place, region, offset, size))
-            )
+            tensors.append(_new_tuple(Tensor, (name, datatype, shape, place, region, offset, size)))
         parameters = rules.parameters(response.parameters) if response.parameters else {}
         return _new_tuple(BatchResult, (None, tuple(tensors), 0, True, parameters))
 
-    def _content(self, output: OutputTensor) -> Buffer:
-        if output.buffer is not None:
-            return output.buffer
+    def _packed_array(self, output: OutputTensor) -> Buffer:
         array = output.array
         if array is None:
             raise self._rules.not_packable(output, TypeError("neither array nor buffer is set"))
@@ -206,13 +229,10 @@ class ResultWriter:
         except (TypeError, ValueError) as fault:
             raise self._rules.not_packable(output, fault) from fault
 
-    def _pack(self, content: Buffer, size: int) -> int:
-        """Append to the shared frame of small outputs; its index."""
-        if self._packed_frame < 0:
-            self._packed_frame = len(self._frames)
-            self._frames.append(b"")
-        self._packed.append(content)
-        self._packed_bytes += size
+    def _reserve_packed_frame(self) -> int:
+        """The place of the shared frame of small outputs among the payload frames."""
+        self._packed_frame = len(self._frames)
+        self._frames.append(b"")
         return self._packed_frame
 
     def _place_large(

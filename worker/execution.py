@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from naiad.config.model import ModelConfig
 from naiad.protocol.errors import Code, InternalError, ModelError, NaiadError, RequestError
-from naiad.protocol.messages import BatchRequest, BatchResult, Durations
+from naiad.protocol.messages import BatchResult, Durations
 from naiad.shm.page import SlotPage
 from naiad.worker.backends.base import Backend, ModelInstance, ModelRequest, ModelResponse
 from naiad.worker.batch import Buffer, Lender, ReceivedBatch, RequestReader, ResultWriter
@@ -23,6 +23,7 @@ from naiad.worker.outputs import OutputRules
 ERROR_CHARS_MAX: Final = 128 * 1024
 """Of all error texts of one RESULTS message together, whose header is bounded."""
 _CANCELLED: Final = RequestError("cancelled before it was executed", code=Code.CANCELLED).wire()
+_PENDING: Final = BatchResult(InternalError("never answered").wire(), ())
 
 Key = tuple[int, int]
 Response = ModelResponse | NaiadError
@@ -65,17 +66,12 @@ class Execution:
         started_ns = monotonic_ns()
         self._page.begin(batch.id, started_ns)
         self._splits = 0
-        results: list[BatchResult | None] = [None] * len(batch.requests)
+        results = [_PENDING] * len(batch.requests)
         requests = self._read(batch, abandoned, results)
         read_ns = monotonic_ns()
         responses = self._execute(requests) if requests else ()
         executed_ns = monotonic_ns()
-        writer = ResultWriter(self._rules, batch, self._lender)
-        pending = iter(zip(requests, responses, strict=True))
-        for index, result in enumerate(results):
-            if result is None:
-                results[index] = self._write(writer, batch.requests[index], *next(pending))
-        frames = writer.frames()
+        frames = self._write(batch, requests, responses, results)
         self._page.end()
         durations = Durations(
             read_ns - started_ns, executed_ns - read_ns, monotonic_ns() - executed_ns
@@ -83,7 +79,7 @@ class Execution:
         return ExecutedBatch(_bounded(results), durations, self._splits, frames)
 
     def _read(
-        self, batch: ReceivedBatch, abandoned: set[Key], results: list[BatchResult | None]
+        self, batch: ReceivedBatch, abandoned: set[Key], results: list[BatchResult]
     ) -> list[ModelRequest]:
         """The requests to run; the others have their result already."""
         requests = []
@@ -116,20 +112,37 @@ class Execution:
         return responses
 
     def _write(
-        self, writer: ResultWriter, request: BatchRequest, read: ModelRequest, response: Response
-    ) -> BatchResult:
-        try:
-            if isinstance(response, ModelResponse):
-                return writer.write(request, read.requested_outputs, response)
-            if isinstance(response, NaiadError):
-                return BatchResult(response.wire(), ())
-            raise self._rules.not_a_response(response)
-        except NaiadError as fault:
-            return BatchResult(fault.wire(), ())
-        except Exception as fault:  # what a model put into its response did not act like a tensor
-            error = InternalError(f"writing the outputs failed: {type(fault).__name__}: {fault}")
-            self._log.failure(f"request {request.label or '-'}: {error.message}", fault)
-            return BatchResult(error.wire(), ())
+        self,
+        batch: ReceivedBatch,
+        requests: Sequence[ModelRequest],
+        responses: Sequence[Response],
+        results: list[BatchResult],
+    ) -> list[Buffer]:
+        """Fill the places that `_read` left empty; returns the payload frames."""
+        writer = ResultWriter(self._rules, batch, self._lender)
+        position = 0
+        for index, request in enumerate(batch.requests):
+            if results[index] is not _PENDING:
+                continue
+            wanted = requests[position].requested_outputs
+            response = responses[position]
+            position += 1
+            try:
+                if not isinstance(response, ModelResponse):
+                    raise self._refused(response)
+                results[index] = writer.write(request, wanted, response)
+            except NaiadError as fault:
+                results[index] = BatchResult(fault.wire(), ())
+            except Exception as fault:  # what a model put into its response is no tensor at all
+                error = self._rules.not_a_response(f"{type(fault).__name__}: {fault}")
+                self._log.failure(f"request {request.label or '-'}: {error.message}", fault)
+                results[index] = BatchResult(error.wire(), ())
+        return writer.frames()
+
+    def _refused(self, response: object) -> NaiadError:
+        if isinstance(response, NaiadError):
+            return response
+        return self._rules.not_a_response(type(response).__name__)
 
     def _model_error(self, fault: BaseException) -> NaiadError:
         """What the client is told: type, text and the line of the model's own code."""
@@ -142,16 +155,14 @@ class Execution:
         return ModelError(text)
 
 
-def _bounded(results: Sequence[BatchResult | None]) -> tuple[BatchResult, ...]:
+def _bounded(results: list[BatchResult]) -> tuple[BatchResult, ...]:
     """The results, their error texts cut so that together they fit into a header."""
-    complete = tuple([result for result in results if result is not None])
-    assert len(complete) == len(results)
-    if sum(len(r.error[1]) for r in complete if r.error is not None) <= ERROR_CHARS_MAX:
-        return complete
-    limit = ERROR_CHARS_MAX // len(complete)
+    if sum([len(r.error[1]) for r in results if r.error is not None]) <= ERROR_CHARS_MAX:
+        return tuple(results)
+    limit = ERROR_CHARS_MAX // len(results)
     return tuple(
         result
         if result.error is None
         else result._replace(error=(result.error[0], result.error[1][:limit], result.error[2]))
-        for result in complete
+        for result in results
     )

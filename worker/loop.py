@@ -27,7 +27,7 @@ from naiad.worker.loading import load_error, load_model, traceback_bytes
 from naiad.worker.log import Log
 from naiad.worker.regions import RegionTable
 from naiad.worker.stop_signal import StopSignal
-from naiad.worker.transport import DRAIN_MESSAGES_MAX, Frames, Transport
+from naiad.worker.transport import Frames, Transport
 
 BROKER_ABSENCE_MAX_S: Final = 60.0
 """How long a worker keeps its model loaded for a broker that may come back."""
@@ -120,15 +120,14 @@ class WorkerLoop:
         return None if self._welcomed else ABSENCE_POLL_MS
 
     def _receive(self, timeout_ms: int | None) -> None:
-        """Wait for something and handle what is there, bounded."""
-        if not self._transport.poll(timeout_ms):
-            self._stop.clear_wakeups()
-            return
-        for _ in range(DRAIN_MESSAGES_MAX):
+        """Wait for something and handle the first message, if it was one.
+
+        One, because asking again costs the same whether by poll or by a receive that finds nothing.
+        """
+        if self._transport.poll(timeout_ms):
             frames = self._transport.receive()
-            if frames is None:
-                return
-            self._handle(frames)
+            if frames is not None:
+                self._handle(frames)
 
     # --- The connection ----------------------------------------------------------------------
 
@@ -279,7 +278,8 @@ class WorkerLoop:
         self._held.finish(FinishedBatch(batch.id, batch.requests, header, done.frames))
         if self._welcomed:
             self._send(header, done.frames)
-        self._forgotten(self._regions.sweep())
+        if self._regions.is_leaving:
+            self._forgotten(self._regions.sweep())
 
     def _is_cancelled(self, request: Key) -> bool:
         """Asked by a running model: look at the socket, but not at every question."""

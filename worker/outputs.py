@@ -13,21 +13,22 @@ from naiad.config.model import ModelConfig, TensorConfig
 from naiad.protocol.datatypes import ITEM_BYTES, tensor_bytes
 from naiad.protocol.errors import Code, ModelError
 from naiad.protocol.messages import PARAMETERS_MAX, OutputRequest, Parameters
-from naiad.worker.backends.base import ModelResponse, OutputTensor
+from naiad.worker.backends.base import OutputTensor
 from naiad.worker.shapes import Shape, fits, reshaped
 
 CACHED_SHAPES_MAX: Final = 1024
 
 
 class OutputRules:
-    """The outputs of one model; `check` is on the hot path, so what it allowed once is kept."""
+    """The outputs of one model."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.model = config.name
         self.names = tuple(tensor.name for tensor in config.outputs)
         self._tensors: dict[str, TensorConfig] = {tensor.name: tensor for tensor in config.outputs}
         self._batched = config.max_batch_size > 0
-        self._allowed: dict[tuple[str, str, Shape, int], tuple[Shape, int | None]] = {}
+        self.allowed: dict[tuple[str, str, Shape, int], tuple[Shape, int | None]] = {}
+        """What `check` allowed, for a look-up without a call."""
 
     def wanted(self, requested: tuple[OutputRequest, ...]) -> tuple[str, ...]:
         """Names of the outputs to return, in the model's order; none requested means all."""
@@ -36,12 +37,11 @@ class OutputRules:
         asked = {output.name for output in requested}
         return tuple([name for name in self.names if name in asked])
 
-    def select(self, response: ModelResponse, wanted: tuple[str, ...]) -> list[OutputTensor]:
+    def select(self, outputs: list[OutputTensor], wanted: tuple[str, ...]) -> list[OutputTensor]:
         """The wanted outputs in order.
 
         Raises ModelError for one that is missing, given twice or not in the config.
         """
-        outputs = response.outputs
         by_name = {output.name: output for output in outputs}
         if len(by_name) != len(outputs):
             names = [output.name for output in outputs]
@@ -67,18 +67,11 @@ class OutputRules:
         `batch_size` is the request's first dimension, not looked at when the model does not batch.
         Raises ModelError when datatype or shape is not what the config says.
         """
-        try:
-            key = (output.name, output.datatype, output.shape, batch_size)
-            known = self._allowed.get(key)
-        except TypeError:  # a list as shape
-            known = None
-        if known is not None:
-            return known
-        if len(self._allowed) >= CACHED_SHAPES_MAX:
-            self._allowed.clear()
+        if len(self.allowed) >= CACHED_SHAPES_MAX:
+            self.allowed.clear()
         shape = _integers(output.shape)
         allowed = self._checked(output, shape, batch_size)
-        self._allowed[(output.name, output.datatype, shape, batch_size)] = allowed
+        self.allowed[(output.name, output.datatype, shape, batch_size)] = allowed
         return allowed
 
     def _checked(
@@ -108,8 +101,8 @@ class OutputRules:
     def wrong_count(self, expected: int, got: int) -> ModelError:
         return self._invalid(f"expected {expected} responses, one for each request, got {got}")
 
-    def not_a_response(self, got: object) -> ModelError:
-        return self._invalid(f"expected a response, got {type(got).__name__}")
+    def not_a_response(self, got: str) -> ModelError:
+        return self._invalid(f"expected a response made of output tensors, got {got}")
 
     def parameters(self, given: Mapping[Any, Any]) -> Parameters:
         """The parameters of a response. Raises ModelError for what no message can carry."""

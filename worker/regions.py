@@ -52,10 +52,13 @@ class RegionTable:
                 self._leaving[ident] = alive
         return tuple(gone)
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether `sweep` has something to look at."""
+        return bool(self._leaving)
+
     def sweep(self) -> tuple[int, ...]:
         """Regions forgotten earlier whose last view (a model had kept an input) died meanwhile."""
-        if not self._leaving:
-            return ()
         gone = tuple([ident for ident, alive in self._leaving.items() if alive() is None])
         for ident in gone:
             del self._leaving[ident]

@@ -32,14 +32,10 @@ class InputReshapes:
         self._by_name: dict[str, TensorConfig] = {
             tensor.name: tensor for tensor in config.inputs if tensor.reshape is not None
         }
-
-    def __bool__(self) -> bool:
-        return bool(self._by_name)
+        self.names = frozenset(self._by_name)
 
     def model_shape(self, name: str, shape: Shape) -> Shape:
-        """The shape the model sees for an input sent with `shape`, batch dimension included."""
-        tensor = self._by_name.get(name)
-        if tensor is None:
-            return shape
+        """The shape the model sees for an input of `names`, batch dimension included."""
+        tensor = self._by_name[name]
         lead, rest = shape[: self._lead], shape[self._lead :]
         return lead + reshaped(rest, tensor.dims, tensor.model_dims)

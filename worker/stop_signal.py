@@ -55,13 +55,6 @@ class StopSignal:
             select.select([self.wake_descriptor], [], [], left)
         return self.asked
 
-    def clear_wakeups(self) -> None:
-        """The loop has looked."""
-        try:
-            os.read(self.wake_descriptor, 64)
-        except BlockingIOError:
-            return
-
     def _watch(self) -> None:
         while True:
             deadline = self._deadline
