@@ -11,7 +11,7 @@ from naiad.config.model_directory import ScannedModel
 from naiad.config.repository import Scan, scan
 
 
-@click.command(epilog="Examples: naiad check model_repository · naiad check --json a b")
+@click.command(epilog="\b\nExamples:\n  naiad check model_repository\n  naiad check --json a b\n")
 @click.argument("repository", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Everything found, for programs.")
 def check(repository: tuple[str, ...], as_json: bool) -> ExitCode:

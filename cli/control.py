@@ -6,6 +6,7 @@ arenas and threads along, 20 MB and 0.1 s of them. Inference goes through naiad.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -23,7 +24,8 @@ from naiad.protocol.endpoints import Endpoints, path_fault
 from naiad.protocol.errors import NaiadError, error_from_wire
 
 ANSWER_SECONDS_MAX: Final = 5.0
-REPLIES_BYTES_MAX: Final = m.INLINE_BYTES_MAX
+FAREWELL_MS: Final = 100
+"""How long closing may wait for a broker that does not read."""
 
 
 class ControlLink:
@@ -105,7 +107,10 @@ class ControlLink:
 
     def close(self) -> None:
         if self._socket is not None:
-            self._socket.close(linger=0)
+            # Said and gone, or the broker would keep the session for a while, in case we return.
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(encode(m.Bye()), zmq.DONTWAIT)
+            self._socket.close(linger=FAREWELL_MS)
             self._socket = None
         if self._owns_context:
             self._context.term()

@@ -23,9 +23,10 @@ VALUE_CHARS_MAX: Final = 60
 
 
 @click.command(
-    epilog="Examples: naiad infer string_upper --input INPUT0='[\"hello\"]' · "
-    "naiad infer mlp --input features=@features.npy --json · "
-    "naiad infer classify --input image=@cat.jpg"
+    epilog="\b\nExamples:\n"
+    "  naiad infer string_upper --input INPUT0='[\"hello\"]'\n"
+    "  naiad infer mlp --input features=@features.npy --json\n"
+    "  naiad infer classify --input image=@cat.jpg\n"
 )
 @click.argument("model")
 @click.option(

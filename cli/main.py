@@ -71,7 +71,7 @@ class Commands(click.Group):
     cls=Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Example: naiad serve model_repository",
+    epilog="Start with: naiad serve model_repository",
 )
 @click.version_option(__version__, "-V", "--version", message="naiad %(version)s")
 @click.pass_context

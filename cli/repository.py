@@ -18,7 +18,7 @@ LOAD_SECONDS_MAX: Final = 660.0
 CONFIG_BYTES_MAX: Final = 1024 * 1024
 
 
-@click.command(epilog="Examples: naiad load magika · naiad load mlp --config override.json")
+@click.command(epilog="\b\nExamples:\n  naiad load magika\n  naiad load mlp --config override.json")
 @click.argument("model")
 @click.option("--config", metavar="FILE", help="JSON that replaces the model's config.pbtxt.")
 @server_options
@@ -28,7 +28,7 @@ def load(model: str, config: str | None, folder: str | None, name: str) -> None:
     click.echo(f"{model} is loaded")
 
 
-@click.command(epilog="Example: naiad unload magika")
+@click.command(epilog="\b\nExample:\n  naiad unload magika")
 @click.argument("model")
 @server_options
 def unload(model: str, folder: str | None, name: str) -> None:

@@ -23,8 +23,9 @@ DRAIN_SECONDS: Final = 30.0
 
 
 @click.command(
-    epilog="Examples: naiad serve model_repository · "
-    "naiad serve a b --control-mode explicit --load-model magika"
+    epilog="\b\nExamples:\n"
+    "  naiad serve model_repository\n"
+    "  naiad serve a b --control-mode explicit --load-model magika\n"
 )
 @click.argument("repository", nargs=-1, required=True)
 @click.option("--name", default=DEFAULT_NAME, help="Of this server; two on a host differ.")

@@ -17,7 +17,7 @@ from naiad.protocol.errors import NaiadError
 Json = dict[str, Any]
 
 
-@click.command(epilog="Examples: naiad status · naiad status --json | jq .models")
+@click.command(epilog="\b\nExamples:\n  naiad status\n  naiad status --json | jq .models\n")
 @click.option("--json", "as_json", is_flag=True, help="Everything, for programs.")
 @server_options
 def status(as_json: bool, folder: str | None, name: str) -> None:
