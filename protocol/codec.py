@@ -383,18 +383,38 @@ def _batch(fields: tuple[Any, ...], payload_sizes: Any) -> m.Batch:
         if type(item) is not tuple or len(item) != 10:
             raise _fail("a batch request of 10 fields", item)
         session, ident, label, inputs, outputs, remaining, priority, sequence, trace, params = item
+        if (
+            type(session) is not int
+            or type(ident) is not int
+            or type(remaining) is not int
+            or type(priority) is not int
+            or not 0 <= session <= UINT64_MAX
+            or not 0 <= ident <= UINT64_MAX
+            or not 0 <= remaining <= UINT64_MAX
+            or not 0 <= priority <= UINT64_MAX
+        ):
+            raise _fail("session, id, budget and priority as unsigned integers", item[:2])
+        if type(label) is not str or len(label) > NAME_BYTES_MAX or type(trace) is not str:
+            raise _fail("a request label and a traceparent", label)
+        if sequence is not None:
+            sequence = _sequence(sequence)
+        if type(params) is not dict or params:
+            params = _parameters(params)
         requests.append(
-            m.BatchRequest(
-                _uint(session),
-                _uint(ident),
-                _name(label),
-                _tensors(inputs, payload_sizes, _REQUEST_PLACES),
-                _outputs(outputs) if outputs != () else (),
-                _uint(remaining),
-                _uint(priority),
-                None if sequence is None else _sequence(sequence),
-                _string(trace),
-                _parameters(params),
+            _make(
+                m.BatchRequest,
+                (
+                    session,
+                    ident,
+                    label,
+                    _tensors(inputs, payload_sizes, _REQUEST_PLACES),
+                    _outputs(outputs) if outputs != () else (),
+                    remaining,
+                    priority,
+                    sequence,
+                    trace,
+                    params,
+                ),
             )
         )
     return m.Batch(_uint(fields[0]), _uint(fields[1]), tuple(requests), _regions(fields[3]))
