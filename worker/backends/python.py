@@ -1,0 +1,196 @@
+"""The Python backend: Triton's model.py, unchanged.
+
+A model is a class TritonPythonModel with auto_complete_config, initialize, execute, finalize and
+is_ready, of which only execute is required. Its exceptions pass through, so that the worker's loop
+can tell the line of the model's own code and run a failed batch again by halves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import io
+import json
+import sys
+from collections.abc import Sequence
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from naiad.config.faults import listed
+from naiad.config.model import ModelConfig
+from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
+from naiad.worker.backends import triton_python_backend_utils as pb_utils
+from naiad.worker.backends.base import ModelInstance, ModelRequest, ModelResponse
+from naiad.worker.backends.triton_python.exchange import InferenceRequest, InferenceResponse
+from naiad.worker.backends.triton_python.logger import write_to_stderr
+
+UTILS_NAME: Final = "triton_python_backend_utils"
+DEFAULT_FILENAME: Final = "model.py"
+CLASS_NAME: Final = "TritonPythonModel"
+READ_ONLY_INPUTS: Final = "READ_ONLY_INPUTS"
+"""A parameter of the model: "yes" saves the copy of each input, whose arrays are then read-only."""
+
+
+class PythonBackend:
+    """One TritonPythonModel object; all calls on one thread."""
+
+    def __init__(self) -> None:
+        self._model: Any = None
+        self._are_views = False
+        self._runner: asyncio.Runner | None = None
+
+    def load(self, instance: ModelInstance) -> ModelConfig:
+        """Import model.py, let it complete the config, initialize it.
+
+        Raises what the model's own code raises, ModelError (LOAD_FAILED) for a file or class that
+        is not as expected, RequestError (UNSUPPORTED) when it turns out to be decoupled.
+        """
+        path = model_path(instance)
+        _line_buffered()
+        write_to_stderr()
+        sys.modules[UTILS_NAME] = pb_utils
+        for folder in (str(path.parent), instance.directory):
+            if folder not in sys.path:
+                sys.path.append(folder)
+        model_class = getattr(import_model(path), CLASS_NAME, None)
+        if model_class is None or not callable(getattr(model_class, "execute", None)):
+            raise ModelError(
+                f"{path}: expected a class {CLASS_NAME} with a method execute(self, requests)",
+                code=Code.LOAD_FAILED,
+            )
+        config = completed(model_class, instance.config)
+        if config.decoupled:
+            raise RequestError(
+                "a decoupled transaction policy (several responses to one request) is not in this "
+                "release; return one response per request",
+                code=Code.UNSUPPORTED,
+            )
+        self._are_views = config.parameters.get(READ_ONLY_INPUTS, "").lower() == "yes"
+        model = model_class()
+        if hasattr(model, "initialize"):
+            model.initialize(arguments(instance, config))
+        self._model = model
+        return config
+
+    def warm_up(self) -> None:
+        """A model does that itself, in initialize."""
+
+    def is_ready(self) -> bool:
+        """What the model's own is_ready() says; True where it has none."""
+        check = getattr(self._model, "is_ready", None)
+        return bool(self._finished(check())) if check is not None else self._model is not None
+
+    def execute(self, batch: Sequence[ModelRequest]) -> Sequence[ModelResponse | NaiadError]:
+        """Requests are not joined: each keeps its own tensors, with the batch dimension."""
+        requests = [
+            InferenceRequest.received(request, are_views=self._are_views) for request in batch
+        ]
+        responses = self._finished(self._model.execute(requests))
+        if not isinstance(responses, list):
+            raise _invalid(
+                f"Expected a list in the execute return, found type '{type(responses)}'."
+            )
+        if len(responses) != len(requests):
+            raise _invalid(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest "
+                f"objects. InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) "
+                f"size is:{len(responses)}"
+            )
+        return [
+            response.answer()
+            if isinstance(response, InferenceResponse)
+            else _invalid(
+                "Expected an 'InferenceResponse' object in the execute function return list, "
+                f"found type '{type(response)}'."
+            )
+            for response in responses
+        ]
+
+    def unload(self) -> None:
+        """Call finalize; what it raises goes through, after the model is let go."""
+        model, self._model = self._model, None
+        try:
+            if hasattr(model, "finalize"):
+                self._finished(model.finalize())
+        finally:
+            if self._runner is not None:
+                self._runner.close()
+
+    def _finished(self, result: Any) -> Any:
+        """The result, run to completion when it is a coroutine; one event loop serves them all."""
+        if not inspect.iscoroutine(result):
+            return result
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(result)
+
+
+def model_path(instance: ModelInstance) -> Path:
+    """`<directory>/<version>/<default_model_filename, else model.py>`."""
+    name = instance.config.default_model_filename or DEFAULT_FILENAME
+    path = Path(instance.directory) / str(instance.version) / name
+    if not path.is_file():
+        folder = path.parent
+        there = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        raise ModelError(
+            f"no model file {path} (there: {listed(there, empty='nothing')}); put it there, or "
+            "name it with default_model_filename",
+            code=Code.LOAD_FAILED,
+        )
+    return path
+
+
+def import_model(path: Path) -> ModuleType:
+    """The file as a module of its own name, so that what it pickles is found again."""
+    name = path.stem if path.stem not in sys.modules else f"naiad_model_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ModelError(f"{path}: expected a file that ends in .py", code=Code.LOAD_FAILED)
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def completed(model_class: Any, config: ModelConfig) -> ModelConfig:
+    """The config after the model's own auto_complete_config, where it has one."""
+    complete = getattr(model_class, "auto_complete_config", None)
+    if complete is None:
+        return config
+    edited = complete(pb_utils.ModelConfig(config.to_json()))
+    if not isinstance(edited, pb_utils.ModelConfig):
+        raise ModelError(
+            "auto_complete_config must return the ModelConfig it was given, found type "
+            f"'{type(edited)}'",
+            code=Code.LOAD_FAILED,
+        )
+    return ModelConfig.from_json(edited.as_dict())
+
+
+def arguments(instance: ModelInstance, config: ModelConfig) -> dict[str, str]:
+    """What initialize gets: texts only. `model_repository` is the model's own directory."""
+    return {
+        "model_config": json.dumps(config.to_json()),
+        "model_instance_kind": instance.kind.removeprefix("KIND_"),
+        "model_instance_name": instance.instance_name,
+        "model_instance_device_id": str(instance.device_id),
+        "model_repository": instance.directory,
+        "model_version": str(instance.version),
+        "model_name": instance.name,
+    }
+
+
+def _line_buffered() -> None:
+    """A model's print must be in the log when it happened, not when a buffer is full."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+
+
+def _invalid(text: str) -> ModelError:
+    return ModelError(text, code=Code.MODEL_OUTPUT_INVALID)

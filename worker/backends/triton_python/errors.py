@@ -1,0 +1,77 @@
+"""What a model.py raises and returns when something is wrong, and what it may not use yet."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NoReturn
+
+from naiad.protocol.errors import Code, InternalError, ModelError, NaiadError
+from naiad.protocol.errors import RequestError as _RequestError
+from naiad.protocol.errors import Unavailable as _Unavailable
+
+
+class TritonModelException(Exception):
+    """Raised by model.py, and by these objects when model.py uses them wrongly."""
+
+    def __init__(self, msg: str = "") -> None:
+        super().__init__(msg)
+        self._message = msg
+
+    def message(self) -> str:
+        return self._message
+
+
+class NotInThisRelease(TritonModelException):
+    """A feature of Triton's Python backend that naiad does not serve yet."""
+
+
+def not_in_this_release(feature: str, remedy: str) -> NoReturn:
+    """Raises NotInThisRelease naming the feature and the way out."""
+    raise NotInThisRelease(f"{feature} is not in this release of naiad; {remedy}")
+
+
+class TritonError:
+    """The error of one response. The codes are those of Triton's TRITONSERVER_Error_Code."""
+
+    UNKNOWN: ClassVar[int] = 0
+    INTERNAL: ClassVar[int] = 1
+    NOT_FOUND: ClassVar[int] = 2
+    INVALID_ARG: ClassVar[int] = 3
+    UNAVAILABLE: ClassVar[int] = 4
+    UNSUPPORTED: ClassVar[int] = 5
+    ALREADY_EXISTS: ClassVar[int] = 6
+    CANCELLED: ClassVar[int] = 7
+
+    def __init__(self, message: str, code: int = INTERNAL) -> None:
+        if code not in _MEANING:
+            raise TritonModelException(f"TritonError: expected a code 0 to 7, got {code!r}")
+        self._message = str(message)
+        self._code = code
+
+    def code(self) -> int:
+        return self._code
+
+    def message(self) -> str:
+        return self._message
+
+    def __str__(self) -> str:
+        return self._message
+
+
+_MEANING: dict[int, tuple[type[NaiadError], Code]] = {
+    TritonError.UNKNOWN: (ModelError, Code.MODEL_ERROR),
+    TritonError.INTERNAL: (ModelError, Code.MODEL_ERROR),
+    TritonError.NOT_FOUND: (_RequestError, Code.NOT_FOUND),
+    TritonError.INVALID_ARG: (_RequestError, Code.INVALID_ARGUMENT),
+    TritonError.UNAVAILABLE: (_Unavailable, Code.UNAVAILABLE),
+    TritonError.UNSUPPORTED: (_RequestError, Code.UNSUPPORTED),
+    TritonError.ALREADY_EXISTS: (_RequestError, Code.ALREADY_EXISTS),
+    TritonError.CANCELLED: (_RequestError, Code.CANCELLED),
+}
+
+
+def to_naiad(error: object) -> NaiadError:
+    """The wire error for the error of a response."""
+    if not isinstance(error, TritonError):
+        return InternalError(f"expected a TritonError, got {type(error).__name__}: {error}")
+    kind, code = _MEANING[error.code()]
+    return kind(error.message(), code=code)

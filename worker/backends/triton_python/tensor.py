@@ -1,0 +1,110 @@
+"""pb_utils.Tensor: a named array, going into a model or coming out of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from naiad.worker.backends.base import InputTensor, OutputTensor
+from naiad.worker.backends.triton_python import dlpack
+from naiad.worker.backends.triton_python.datatypes import (
+    DATATYPE_NUMBER,
+    array_datatype,
+    string_elements,
+)
+from naiad.worker.backends.triton_python.errors import TritonModelException
+from naiad.worker.tensors import pack_bytes
+
+if TYPE_CHECKING:
+    from naiad.worker.backends.base import Array
+
+
+class Tensor:
+    """Tensor(name, array) keeps the array's own dtype: nothing is converted, or copied.
+
+    An input's array is the model's own, to be changed as it likes; it is made when first asked for.
+    """
+
+    __slots__ = ("_array", "_datatype", "_name", "_shape", "_source")
+
+    def __init__(self, name: str, numpy_array: Array) -> None:
+        if not isinstance(numpy_array, np.ndarray):
+            raise TypeError(
+                f"Tensor {name!r}: expected a numpy.ndarray, got {type(numpy_array).__name__}"
+            )
+        self._name = name
+        self._datatype = array_datatype(numpy_array)
+        if self._datatype == "BF16":
+            numpy_array = numpy_array.view(np.uint16)
+        self._array: Array | None = numpy_array
+        self._shape = numpy_array.shape
+        self._source: tuple[InputTensor, bool] | None = None
+
+    @classmethod
+    def of_input(cls, source: InputTensor, *, is_view: bool) -> Tensor:
+        """A request's input: a private copy or, with `is_view`, a read-only view."""
+        tensor = cls.__new__(cls)
+        tensor._name = source.name
+        tensor._datatype = source.datatype
+        tensor._shape = source.shape
+        tensor._array = None
+        tensor._source = (source, is_view)
+        return tensor
+
+    def name(self) -> str:
+        return self._name
+
+    def shape(self) -> list[int]:
+        return list(self._shape)
+
+    def triton_dtype(self) -> int:
+        """Triton's number of the datatype (FP32 is 11, strings are 13)."""
+        return DATATYPE_NUMBER[self._datatype]
+
+    def is_cpu(self) -> bool:
+        return True
+
+    def as_numpy(self) -> Array:
+        """The array; strings are an object array of bytes."""
+        if self._datatype == "BF16":
+            raise TritonModelException(
+                f"tensor {self._name!r} is BF16, which NumPy does not have; use to_dlpack()"
+            )
+        return self._values()
+
+    def to_dlpack(self) -> object:
+        """A DLPack capsule over the same memory."""
+        return dlpack.to_capsule(self._values(), self._datatype)
+
+    @staticmethod
+    def from_dlpack(name: str, dlpack_tensor: Any) -> Tensor:
+        """A tensor over the memory of a capsule, or of an object with __dlpack__ (PyTorch, ...)."""
+        datatype, array = dlpack.from_capsule(dlpack_tensor)
+        tensor = Tensor(name, array)
+        if datatype is not None:
+            tensor._datatype = datatype
+        return tensor
+
+    def __dlpack__(self, stream: object = None, **_: object) -> object:
+        """A DLPack capsule; memory of the CPU has no stream to wait for."""
+        return self.to_dlpack()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CPU
+
+    def _values(self) -> Array:
+        if self._array is None:
+            assert self._source is not None
+            source, is_view = self._source
+            array = source.array()
+            self._array = array if is_view else array.copy()
+        return self._array
+
+    def output(self) -> OutputTensor:
+        """What the worker's loop takes."""
+        values = self._values()
+        if self._datatype == "BYTES":
+            packed = pack_bytes(list(string_elements(values)))
+            return OutputTensor(self._name, "BYTES", self._shape, buffer=packed)
+        return OutputTensor(self._name, self._datatype, self._shape, values)
