@@ -60,7 +60,8 @@ class Janitor:
     def sweep(self, keep: Collection[str] = (), entries_max: int = ENTRIES_PER_SWEEP_MAX) -> Swept:
         """Remove what is stale among the next `entries_max` entries.
 
-        `keep`: keys to leave although their owner is dead, because results in them are leased.
+        `keep`: keys to leave although their owner may be dead, because results in them are leased.
+        Keys known to be alive belong there too: looking at a living segment takes 20 µs.
         Raises nothing: what cannot be opened, locked or removed is somebody else's.
         """
         if self._entries is None:

@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 import sys
+import weakref
 from collections.abc import Collection
 from typing import Final, Self
 
@@ -46,8 +47,9 @@ class Segment:
         self.view = memoryview(mapped)
         self._descriptor = descriptor
         self._mapped: mmap.mmap | None = mapped
-        self._linked = True
         self._pid = os.getpid()
+        self._name = weakref.finalize(self, _unlink, region, self._pid)
+        """Removes the name: in `close`, or when the segment is dropped, or at the exit."""
 
     @classmethod
     def create(
@@ -99,16 +101,7 @@ class Segment:
 
         A forked child never does: the segment is its parent's.
         """
-        if not self._linked or os.getpid() != self._pid:
-            return False
-        self._linked = False
-        if not is_same(self.region):
-            return False
-        try:
-            posix_ipc.unlink_shared_memory(self.region.key)
-        except posix_ipc.ExistentialError:
-            return False
-        return True
+        return bool(self._name())
 
     def close(self) -> bool:
         """Unlink and unmap. False: views are still in use and the last of them unmaps."""
@@ -120,6 +113,7 @@ class Segment:
 
         From then on it is a dead process's segment, which the janitor removes.
         """
+        self._name.detach()
         if self._mapped is None:
             return True
         mapped, self._mapped = self._mapped, None
@@ -242,6 +236,17 @@ class Mapping:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _unlink(region: Region, pid: int) -> bool:
+    """Whether the name was ours to remove, and is removed."""
+    if os.getpid() != pid or not is_same(region):
+        return False
+    try:
+        posix_ipc.unlink_shared_memory(region.key)
+    except posix_ipc.ExistentialError:
+        return False
+    return True
 
 
 def _map(descriptor: int, size: int, *, writable: bool, populate: bool) -> mmap.mmap:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -24,7 +27,7 @@ from naiad.shm.objects import (
     verified,
 )
 from naiad.shm.segment import Mapping, Segment
-from support.shm_process import ShmProcess
+from support.shm_process import PYTHON_PATH, ShmProcess
 
 SIZE = 100_000
 
@@ -82,6 +85,25 @@ def test_views_outlive_close_and_unmap_with_the_last(key: str) -> None:
     assert isinstance(mapped, mmap.mmap)
     view.release()
     mapped.close()
+
+
+def test_a_segment_that_is_dropped_unclosed_leaves_no_name(key: str) -> None:
+    region = Segment.create(key, SIZE).region
+    gc.collect()
+    assert not is_same(region)
+
+
+def test_a_process_that_exits_without_closing_leaves_no_name(key: str) -> None:
+    program = f"""
+from naiad.shm.segment import Segment
+kept = Segment.create({key!r}, 4096)
+view = kept.view[1:]
+raise SystemExit(3)
+"""
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, check=False)
+    assert done.returncode == 3
+    assert not os.path.exists(DIRECTORY + key)
 
 
 def test_only_the_name_of_the_same_object_is_unlinked(key: str) -> None:
