@@ -57,6 +57,6 @@ class GatherBuffers:
         return kept
 
 
-def row_bytes(array: Array) -> memoryview:
+def packed_bytes(array: Array) -> memoryview:
     """The packed bytes of a contiguous array of a fixed-size dtype, without a copy."""
     return array.data.cast("B") if array.size else memoryview(b"")

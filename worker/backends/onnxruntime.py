@@ -25,7 +25,7 @@ from naiad.worker.backends.base import (
     OutputTensor,
 )
 from naiad.worker.backends.completion import DeclaredTensor, complete_config
-from naiad.worker.backends.gather import GatherBuffers, row_bytes
+from naiad.worker.backends.gather import GatherBuffers, packed_bytes
 from naiad.worker.backends.onnx_values import run_as_values, text_array
 from naiad.worker.backends.trial import probe_outputs, warm_up
 
@@ -204,7 +204,7 @@ class OnnxRuntimeBackend:
             return slot.datatype, shape[1:], array, None
         if slot.is_input:
             array = array.copy()
-        return slot.datatype, shape[1:], row_bytes(array), array.nbytes // total
+        return slot.datatype, shape[1:], packed_bytes(array), array.nbytes // total
 
     def _feed(self, name: str, array: Array) -> Array:
         if self._datatypes[name] == "BYTES":
@@ -230,7 +230,7 @@ class OnnxRuntimeBackend:
             shape = slot.dims  # a config cannot say "scalar": its dims are [1]
         if slot.datatype == "BYTES":
             return OutputTensor(name, slot.datatype, shape, array.reshape(shape))
-        return OutputTensor(name, slot.datatype, shape, None, row_bytes(array))
+        return OutputTensor(name, slot.datatype, shape, None, packed_bytes(array))
 
     def _targets(self, request: ModelRequest) -> dict[str, Array]:
         """The client's memory as arrays, for outputs whose shape is known before the run."""
@@ -270,7 +270,7 @@ class OnnxRuntimeBackend:
             if name in targets:
                 target = targets[name]
                 datatype = self._outputs[name].datatype
-                output = OutputTensor(name, datatype, target.shape, None, row_bytes(target))
+                output = OutputTensor(name, datatype, target.shape, None, packed_bytes(target))
             else:
                 output = self._output(name, values[index].numpy())
             outputs.append(output)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from naiad.worker.backends.base import InputTensor, OutputTensor
+from naiad.worker.backends.gather import packed_bytes
 from naiad.worker.backends.triton_python import dlpack
 from naiad.worker.backends.triton_python.datatypes import (
     DATATYPE_NUMBER,
@@ -107,4 +108,6 @@ class Tensor:
         if self._datatype == "BYTES":
             packed = pack_bytes(list(string_elements(values)))
             return OutputTensor(self._name, "BYTES", self._shape, buffer=packed)
-        return OutputTensor(self._name, self._datatype, self._shape, values)
+        if not values.flags.c_contiguous or not values.dtype.isnative:
+            values = np.asarray(values, values.dtype.newbyteorder("="), order="C")
+        return OutputTensor(self._name, self._datatype, self._shape, None, packed_bytes(values))
