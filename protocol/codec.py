@@ -247,9 +247,9 @@ def _tensors(value: Any, payload_sizes: Any, places: tuple[int, ...]) -> tuple[m
             or type(region) is not int
             or type(offset) is not int
             or type(size) is not int
-            or not 0 <= region <= UINT64_MAX
-            or not 0 <= offset <= INT64_MAX
-            or not 0 <= size <= INT64_MAX
+            or region < 0
+            or offset < 0
+            or size < 0
         ):
             raise _fail("place, region, offset and size as unsigned integers", tensor[3:])
         if not place:  # INLINE
@@ -307,44 +307,62 @@ def _infer(fields: tuple[Any, ...], payload_sizes: Any) -> m.Infer:
             raise _fail("a request of 14 fields", item)
         (ident, attempt, model, version, label, inputs, outputs, priority, timeout_us, sequence,
          account, fairness, trace, parameters) = item  # fmt: skip
-        if type(ident) is not int or ident < 0 or ident > INT64_MAX:
-            raise _fail("a request id", ident)
-        if type(attempt) is not int or attempt < 1 or attempt > INT64_MAX:
-            raise _fail("an attempt of at least 1", attempt)
-        if type(model) is not str or len(model) > NAME_BYTES_MAX:
-            raise _fail("a model name", model)
-        if type(version) is not int or version < -1 or version > INT64_MAX:
-            raise _fail("a model version, or -1 for any", version)
-        if type(label) is not str or len(label) > NAME_BYTES_MAX:
-            raise _fail("a request label", label)
-        if type(priority) is not int or priority < 0 or priority > UINT64_MAX:
-            raise _fail("a priority of at least 0", priority)
-        if type(timeout_us) is not int or timeout_us < 0 or timeout_us > TIMEOUT_US_MAX:
-            raise _fail(f"timeout_us of 0 to {TIMEOUT_US_MAX}", timeout_us)
-        if type(account) is not str or type(fairness) is not str or type(trace) is not str:
-            raise _fail("accounting key, fairness key and traceparent as strings", item[10:13])
+        if (
+            type(ident) is not int
+            or type(attempt) is not int
+            or type(version) is not int
+            or type(priority) is not int
+            or type(timeout_us) is not int
+            or not 0 <= ident <= INT64_MAX
+            or not 1 <= attempt <= INT64_MAX
+            or not -1 <= version <= INT64_MAX
+            or not 0 <= priority <= UINT64_MAX
+            or not 0 <= timeout_us <= TIMEOUT_US_MAX
+        ):
+            raise _fail(
+                "request id, attempt (from 1), model version (-1 is any), priority and timeout_us"
+                f" (0 to {TIMEOUT_US_MAX}) as integers in range",
+                (ident, attempt, version, priority, timeout_us),
+            )
+        if (
+            type(model) is not str
+            or type(label) is not str
+            or type(account) is not str
+            or type(fairness) is not str
+            or type(trace) is not str
+            or len(model) > NAME_BYTES_MAX
+            or len(label) > NAME_BYTES_MAX
+        ):
+            raise _fail(
+                f"model, label (at most {NAME_BYTES_MAX} characters each), accounting key,"
+                " fairness key and traceparent as strings",
+                (model, label, account, fairness, trace),
+            )
         if sequence is not None:
             sequence = _sequence(sequence)
         if type(parameters) is not dict or parameters:
             parameters = _parameters(parameters)
         requests.append(
-            m.InferRequest(
-                ident,
-                attempt,
-                model,
-                version,
-                label,
-                _tensors(inputs, payload_sizes, _REQUEST_PLACES),
-                _outputs(outputs) if outputs != () else (),
-                priority,
-                timeout_us,
-                sequence,
-                account,
-                fairness,
-                trace,
-                parameters,
+            _make(
+                m.InferRequest,
+                (
+                    ident,
+                    attempt,
+                    model,
+                    version,
+                    label,
+                    _tensors(inputs, payload_sizes, _REQUEST_PLACES),
+                    _outputs(outputs) if outputs != () else (),
+                    priority,
+                    timeout_us,
+                    sequence,
+                    account,
+                    fairness,
+                    trace,
+                    parameters,
+                ),
             )
-        )  # fmt: skip
+        )
     return m.Infer(tuple(requests))
 
 
@@ -428,15 +446,14 @@ def _results(fields: tuple[Any, ...], payload_sizes: Any) -> m.Results:
         if type(item) is not tuple or len(item) != 5:
             raise _fail("a result of 5 fields", item)
         error, outputs, part, final, parameters = item
-        out.append(
-            m.BatchResult(
-                None if error is None else _error(error),
-                _tensors(outputs, payload_sizes, _ANSWER_PLACES),
-                _uint(part),
-                _bool(final),
-                _parameters(parameters),
-            )
-        )
+        if type(part) is not int or type(final) is not bool or not 0 <= part <= UINT64_MAX:
+            raise _fail("a result's part index and final flag", (part, final))
+        if error is not None:
+            _error(error)
+        if type(parameters) is not dict or parameters:
+            parameters = _parameters(parameters)
+        tensors = _tensors(outputs, payload_sizes, _ANSWER_PLACES)
+        out.append(_make(m.BatchResult, (error, tensors, part, final, parameters)))
     return m.Results(
         _uint(fields[0]), tuple(out), _durations(fields[2]), _uint(fields[3]), _regions(fields[4])
     )

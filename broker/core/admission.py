@@ -111,6 +111,7 @@ class Admission:
             else:
                 regional = True
         if regional or request.outputs:
+            job.regional = True
             self._place(job)
         if inline_bytes:
             job.inline_bytes = inline_bytes

@@ -38,7 +38,7 @@ def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int) -> Choice:
     """The next batch. Nothing is removed from the queue; the caller takes the jobs out."""
     if queue.suspects:
         return [queue.suspects[0]], NEVER_NS
-    levels = list(queue.levels())
+    levels = queue.levels()
     if not levels:
         return [], NEVER_NS
     lane = levels[0].oldest()

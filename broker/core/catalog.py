@@ -132,7 +132,7 @@ class Catalog:
         model = world.models.setdefault(name, Model(name))
         for warning in entry.get("warnings", ()):
             world.log("warning", f"model {name}: {warning}")
-        faults = [_fault_text(fault) for fault in entry.get("faults", ())]
+        faults = [str(fault) for fault in entry.get("faults", ())]
         versions = [int(version) for version in entry.get("versions", ())]
         config_json = entry.get("config")
         if not faults and not versions:
@@ -384,12 +384,6 @@ class Catalog:
                     }
                 )
         return saved
-
-
-def _fault_text(fault: Json) -> str:
-    place = f"{fault['where']}: " if fault["where"] else ""
-    remedy = f"; {fault['remedy']}" if fault["remedy"] else ""
-    return f"{place}{fault['message']}{remedy}"
 
 
 def _load_error(name: str, version: int, reason: str) -> ModelError:

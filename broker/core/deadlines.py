@@ -55,6 +55,8 @@ class Deadlines:
 
     def next_ns(self) -> int:
         """The earliest deadline, or NEVER_NS."""
+        if not self._lanes and not self._in_heap:
+            return NEVER_NS
         earliest = NEVER_NS
         for lane in self._lanes.values():
             head = next(iter(lane.values())).deadline_ns
@@ -69,6 +71,8 @@ class Deadlines:
     def pop_due(self, now_ns: int) -> list[Timed]:
         """Remove and return everything whose deadline is not after now."""
         due: list[Timed] = []
+        if not self._lanes and not self._in_heap:
+            return due
         for timeout_ns, lane in list(self._lanes.items()):
             while lane:
                 item = next(iter(lane.values()))

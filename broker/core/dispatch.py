@@ -27,6 +27,9 @@ _REGION = int(Place.REGION)
 _LEASE = int(Place.LEASE)
 _make = tuple.__new__
 
+WASTE_FACTOR: Final = 4
+"""Frames shared with other requests are forwarded whole while no larger than this times the part
+that the batch needs."""
 EARLY_MARGIN_NS: Final = 20_000
 """Sent this much before the computed moment: the loop's timer is late by about a tenth of a ms."""
 
@@ -43,7 +46,7 @@ class Dispatch:
     # --- out ---------------------------------------------------------------------------
 
     def schedule(self) -> None:
-        """Look once at every model that something happened to."""
+        """Look at every model that something happened to."""
         dirty = self._world.dirty
         while dirty:
             models = list(dirty)
@@ -55,12 +58,12 @@ class Dispatch:
         queue = model.queue
         wake_ns = NEVER_NS
         now_ns = self._world.now_ns
-        while model.idle and len(queue):
+        while model.idle and queue.count:
             jobs, wake_ns = choose(queue, model.batch_policy, now_ns)
             if not jobs:
                 break
             self._send(model, model.idle.pop(), jobs, early=False)
-        if len(queue) and not model.idle and model.config.naiad.late_batch:
+        if queue.count and not model.idle and model.config.naiad.late_batch:
             wake_ns = min(wake_ns, self._send_early(model))
         if wake_ns == NEVER_NS:
             model.wake_ns = 0
@@ -167,9 +170,15 @@ class Dispatch:
         world = self._world
         now_ns = world.now_ns
         shared = jobs[0].frames
-        as_they_are = all(job.frames is shared for job in jobs) and (
-            len(jobs) > 1 or len(shared) <= 1
-        )
+        used = 0
+        as_they_are = True
+        for job in jobs:
+            if job.frames is not shared:
+                as_they_are = False
+                break
+            used += job.inline_bytes
+        if as_they_are and sum(map(len, shared)) > WASTE_FACTOR * used:
+            as_they_are = False
         frames: Frames = []
         small: Frames = []
         small_bytes = 0
@@ -197,12 +206,17 @@ class Dispatch:
                         tensor = _make(Tensor, (name, datatype, shape, _INLINE, where, at, size))
                     packed.append(tensor)
                 inputs = tuple(packed)
-            self._new_regions(slot, request.inputs, request.outputs, regions)
+            if job.regional:
+                self._new_regions(slot, request.inputs, request.outputs, regions)
             left_us = max(1, (job.deadline_ns - now_ns) // 1000) if job.deadline_ns else 0
             requests.append(
-                BatchRequest(
-                    job.session.key, request.id, request.label, inputs, request.outputs, left_us,
-                    request.priority, request.sequence, request.traceparent, request.parameters,
+                _make(
+                    BatchRequest,
+                    (
+                        job.session.key, request.id, request.label, inputs, request.outputs,
+                        left_us, request.priority, request.sequence, request.traceparent,
+                        request.parameters,
+                    ),
                 )
             )  # fmt: skip
         if as_they_are:
@@ -336,10 +350,15 @@ class Dispatch:
             else:
                 outputs_now = outputs
             assert outgoing is not None
-            if any(tensor[3] == _LEASE for tensor in outputs):
-                self._lend(slot, job, outputs, outgoing.regions)
+            for tensor in outputs:
+                if tensor[3] == _LEASE:
+                    self._lend(slot, job, outputs, outgoing.regions)
+                    break
             outgoing.answers.append(
-                InferAnswer(request_id, None, version, outputs_now, 0, True, result.parameters)
+                _make(
+                    InferAnswer,
+                    (request_id, None, version, outputs_now, 0, True, result.parameters),
+                )
             )
             done += 1
             rows += job.rows

@@ -30,11 +30,20 @@ class Job:
     batch. `deaths_alone` counts workers that died while executing it with no other request.
     """
 
-    __slots__ = (
-        "batch", "deadline_ns", "deaths_alone", "enqueued_ns", "first_enqueued_ns", "frames",
-        "inline_bytes", "key", "level", "model", "number", "priority", "request", "retryable",
-        "rows", "session", "state", "suspect", "timeout_ns",
-    )  # fmt: skip
+    # Class-level defaults: most requests never touch these, and each saved store counts.
+    rows = 1
+    key: object = None
+    priority = 0
+    level = 0
+    deadline_ns = 0
+    timeout_ns = 0
+    inline_bytes = 0
+    batch: Batch | None = None
+    deaths_alone = 0
+    suspect = False
+    retryable = True
+    regional = False
+    """Whether some tensor is in a region (or was copied out of a large shared frame)."""
 
     def __init__(
         self,
@@ -53,17 +62,6 @@ class Job:
         self.enqueued_ns = now_ns
         self.first_enqueued_ns = now_ns
         self.state = JobState.QUEUED
-        self.rows = 1
-        self.key: object = None
-        self.priority = 0
-        self.level = 0
-        self.deadline_ns = 0
-        self.timeout_ns = 0
-        self.inline_bytes = 0
-        self.batch: Batch | None = None
-        self.deaths_alone = 0
-        self.suspect = False
-        self.retryable = True
 
     def __repr__(self) -> str:
         return (

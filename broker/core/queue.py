@@ -95,15 +95,16 @@ class ModelQueue:
     `suspects` were being executed when a worker died: they run alone, before all others.
     """
 
-    __slots__ = ("_levels", "_order", "suspects")
+    __slots__ = ("_levels", "_order", "count", "suspects")
 
     def __init__(self) -> None:
         self._levels: dict[int, Level] = {}
         self._order: list[Level] = []
         self.suspects: deque[Job] = deque()
+        self.count = 0
 
     def __len__(self) -> int:
-        return len(self.suspects) + sum(level.count for level in self._order)
+        return self.count
 
     def level(self, rank: int) -> Level:
         found = self._levels.get(rank)
@@ -118,25 +119,26 @@ class ModelQueue:
         return 0 if level is None else level.count + level.early
 
     def push(self, job: Job) -> None:
+        self.count += 1
         (self._levels.get(job.level) or self.level(job.level)).push(job, front=False)
 
     def push_front(self, job: Job) -> None:
+        self.count += 1
         if job.suspect:
             self.suspects.append(job)
         else:
             self.level(job.level).push(job, front=True)
 
     def remove(self, job: Job) -> None:
+        self.count -= 1
         if job.suspect:
             self.suspects.remove(job)
         else:
             self._levels[job.level].remove(job)
 
-    def levels(self) -> Iterator[Level]:
+    def levels(self) -> list[Level]:
         """Non-empty levels, the most urgent first."""
-        for level in self._order:
-            if level.count:
-                yield level
+        return [level for level in self._order if level.count]
 
     def all_levels(self) -> list[Level]:
         return self._order
@@ -156,6 +158,7 @@ class ModelQueue:
         return min(times, default=0)
 
     def check_invariants(self) -> None:
+        assert self.count == len(self.suspects) + sum(level.count for level in self._order)
         for level in self._order:
             assert level.count == sum(len(lane.jobs) for lane in level.lanes.values()), level.rank
             assert level.early >= 0
