@@ -3,6 +3,7 @@
 Loads only pyzmq, msgpack, numpy and posix_ipc beyond the standard library.
 """
 
+from naiad.client.arguments import prepare
 from naiad.client.futures import Future
 from naiad.client.requests import InferInput, OutputPlace
 from naiad.client.results import InferResult, Output
@@ -33,5 +34,6 @@ __all__ = [
     "RequestError",
     "Unavailable",
     "from_bfloat16",
+    "prepare",
     "to_bfloat16",
 ]

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, Unpack
 
 from naiad.client.requests import (
-    PLAIN,
     REGION,
     InferInput,
     OutputPlace,
     PackedInput,
+    Prepared,
     Tail,
     packed,
     tail,
 )
-from naiad.client.tensors import packed_array
+from naiad.client.tensors import packed_arrays
 from naiad.protocol import messages as m
 from naiad.protocol.errors import RequestError
 
@@ -24,6 +24,9 @@ Inputs = Mapping[str, Any] | Sequence[InferInput]
 
 Outputs = Sequence[str] | Mapping[str, OutputPlace | None]
 """Names of the outputs wanted, or for each name where it may be written."""
+
+
+NO_INPUTS: Final[Inputs] = {}
 
 
 class Options(TypedDict, total=False):
@@ -46,22 +49,37 @@ class Options(TypedDict, total=False):
 
 
 _NAMES: Final = frozenset(Options.__annotations__)
-NO_OPTIONS: Final[Options] = {}
+
+
+def prepare(
+    model: str, inputs: Inputs, outputs: Outputs | None = None, **options: Unpack[Options]
+) -> Prepared:
+    """A request, converted and checked once, to be sent many times: `client.submit(prepared)`.
+
+    Arguments as for `Client.infer`. Raises RequestError for what cannot be sent.
+    """
+    return parts_of(model, inputs, outputs, options)
+
+
+def parts_of(model: str, inputs: Inputs, outputs: Outputs | None, options: Options) -> Prepared:
+    """The checked parts of a request, all inputs inline."""
+    if not options and not outputs:
+        return Prepared((model, -1, ""), inputs_of(inputs))
+    head = (model, options.get("version", -1), options.get("label", ""))
+    return Prepared(head, inputs_of(inputs), tail_of(outputs, options))
 
 
 def inputs_of(given: Inputs) -> tuple[PackedInput, ...]:
     """The inputs, inline. Raises RequestError for what cannot be sent."""
-    if isinstance(given, dict):
-        return tuple([packed_array(name, array) for name, array in given.items()])
+    if type(given) is dict:
+        return packed_arrays(given)
     if isinstance(given, Mapping):
-        return inputs_of(dict(given))
+        return packed_arrays(dict(given))
     return tuple([packed(item) for item in given])
 
 
-def tail_of(outputs: Outputs | None, options: Options = NO_OPTIONS) -> Tail:
+def tail_of(outputs: Outputs | None, options: Options) -> Tail:
     """Everything of a request that is usually not given."""
-    if not options and not outputs:
-        return PLAIN
     if not options.keys() <= _NAMES:
         raise TypeError(f"unexpected arguments: {sorted(options.keys() - _NAMES)}")
     return tail(

@@ -18,13 +18,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from naiad.client.calls import Completion
 from naiad.client.control import parsed_reply
 from naiad.client.driver import Driver
-from naiad.client.futures import CANCELLED, DONE, PENDING, Future, Wish, run_callback
+from naiad.client.futures import CANCELLED, DONE, LOG, PENDING, Future, Wish
 from naiad.client.pump import Pump
-from naiad.client.requests import PackedInput, Request, Tail
+from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
-from naiad.client.session import Completion, Phase
+from naiad.client.session import Phase
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable, error_from_wire
 
@@ -44,11 +45,13 @@ class BlockingDriver:
 
     def __init__(self, driver: Driver, *, waits_for_room: bool) -> None:
         self.driver = driver
+        self._session = driver.session
         self.turns = 0
         """Grows whenever somebody drives the socket."""
         self._waits_for_room = waits_for_room
         self._lock = threading.Lock()
-        self._leader = 0
+        self.leader = 0
+        """The thread that drives the socket; 0: nobody."""
         self._is_polling = False
         """The leader sleeps on the descriptors: who submits meanwhile sends by himself."""
         self._is_busy = False
@@ -63,57 +66,42 @@ class BlockingDriver:
         self._is_closed = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._farewell = weakref.finalize(self, _abandon, driver, self._wake)
-        self._pump = Pump()
+        self.pump = Pump()
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
         self._watched: tuple[int, ...] = ()
 
     # --- requests and calls ------------------------------------------------------------------
 
-    def submit(
-        self,
-        future: Future[InferResult],
-        model: str,
-        version: int,
-        inputs: tuple[PackedInput, ...],
-        tail: Tail,
-        label: str,
-    ) -> None:
+    def submit(self, future: Future[InferResult], parts: Prepared) -> None:
         """Queue a request; waits (or raises budget_exceeded) when the broker's budgets are full."""
-        session = self.driver.session
-        with self._lock:
-            if session.fault is not None:
-                raise copy_of(session.fault)
-            request = session.make(model, version, inputs, future, tail, label)
-            future.id = request.id
-            if session.has_room(request.inline_bytes):
-                self._enqueue(request)
-                return
+        session = self._session
+        now_ns = _now_ns() if parts.tail[2] else 0
         while True:
-            self._wait_for_room(request)
             with self._lock:
                 if session.fault is not None:
                     raise copy_of(session.fault)
-                if session.has_room(request.inline_bytes):
-                    self._enqueue(request)
+                ident = session.submit(parts, future, now_ns)
+                if ident:
+                    future.id = ident
+                    if self._is_polling:
+                        self._send_for_leader()
                     return
+            self._wait_for_room(parts.inline_bytes)
 
-    def _enqueue(self, request: Request) -> None:
-        self.driver.session.submit(request, _now_ns() if request.tail[2] else 0)
-        if self._is_polling:
-            self._send_for_leader()
-
-    def _wait_for_room(self, request: Request) -> None:
+    def _wait_for_room(self, inline_bytes: int) -> None:
         session = self.driver.session
-        if not self._waits_for_room or self._leader == threading.get_ident():
+        if not self._waits_for_room or self.leader == threading.get_ident():
             raise Unavailable(
                 f"{session.unanswered} requests with {session.bytes_in_flight} inline bytes are in"
                 f" flight; the server allows this client {session.requests_max} and"
                 f" {session.bytes_max} bytes; wait for answers first",
                 code=Code.BUDGET_EXCEEDED,
             )
-        wish = Wish(request.inline_bytes)
+        wish = Wish(inline_bytes)
         with self._lock:
+            if session.has_room(inline_bytes):
+                return
             self._wishes.append(wish)
         self.wait(wish, None)
 
@@ -131,21 +119,17 @@ class BlockingDriver:
             if session.fault is not None:
                 raise copy_of(session.fault)
             deadline_ns = _now_ns() + int(timeout_s * 1e9)
-            future.id = session.call(operation, arguments, future, deadline_ns, payload)
+            future.id = session.calls.control(operation, arguments, future, deadline_ns, payload)
             if self._is_polling:
                 self._send_for_leader()
 
     def send_soon(self) -> None:
         """Nobody may ever wait for what was submitted: send it now if it is alone or much, else
         when somebody drives the socket, and let the pump do so if nobody does."""
-        if not self._pump.is_running:
-            with self._lock:
-                self._pump.start(self)
-        if self._leader:
-            return
         with self._lock:
+            self.pump.start(self)
             session = self.driver.session
-            if self._leader == 0 and session.phase is Phase.OPEN:
+            if self.leader == 0 and session.phase is Phase.OPEN:
                 waiting = session.waiting
                 if waiting == session.unanswered or waiting >= SUBMITTED_MAX:
                     self._begin()
@@ -176,14 +160,14 @@ class BlockingDriver:
             future.state = CANCELLED
             self._wake_waiters(future)
             if future.is_call:
-                self.driver.session.drop_call(future.id)
+                self.driver.session.calls.drop(future.id)
             else:
                 self.driver.session.cancel(future.id)
             if future.callbacks:
                 self._called.append(future)
             if self._is_polling:
                 self._send_for_leader()
-            leads = self._leader != 0
+            leads = self.leader != 0
         if not leads:
             self._run_callbacks()
         return True
@@ -211,9 +195,9 @@ class BlockingDriver:
                 with self._lock:
                     if waitable.state is not PENDING:
                         break
-                    if self._leader == 0:
-                        self._leader = me
-                    elif self._leader == me:
+                    if self.leader == 0:
+                        self.leader = me
+                    elif self.leader == me:
                         raise RequestError(
                             "a callback must not wait for an answer: it runs in the thread that"
                             " receives them; submit with another callback instead"
@@ -248,8 +232,8 @@ class BlockingDriver:
     def _step_back(self, me: int, ticket: threading.Lock | None) -> None:
         """Stop leading or following, and see to it that somebody leads if anybody waits."""
         with self._lock:
-            if self._leader == me and ticket is None:
-                self._leader = 0
+            if self.leader == me and ticket is None:
+                self.leader = 0
                 self._is_polling = False
                 if self._is_closed:
                     self._farewell()
@@ -259,7 +243,7 @@ class BlockingDriver:
                     self._is_busy = False
             if ticket is not None:
                 self._followers.pop(ticket, None)
-            if self._leader == 0 and self._followers:
+            if self.leader == 0 and self._followers:
                 heir = next(iter(self._followers))
                 del self._followers[heir]
                 heir.release()
@@ -279,7 +263,7 @@ class BlockingDriver:
         with self._lock:
             if not self.driver.session.unanswered:
                 return False
-            if self._leader:
+            if self.leader:
                 return True
             self._errand = wish
         try:
@@ -291,9 +275,9 @@ class BlockingDriver:
     def pump_ended(self) -> None:
         """The pump found nothing to do for a while; what was submitted since needs a new one."""
         with self._lock:
-            self._pump.is_running = False
+            self.pump.is_running = False
             if self.driver.session.unanswered and not self._is_closed:
-                self._pump.start(self)
+                self.pump.start(self)
 
     def _lead(self, waitable: Waitable, deadline_ns: int) -> None:
         ready: Sequence[tuple[int, int]] = ()
@@ -359,16 +343,18 @@ class BlockingDriver:
 
     def _settle(self) -> None:
         """Complete futures. Interrupted, it can be done again: a done future stays as it is."""
+        called = self._called
         for token, error, answer, frames in self._completions:
             if token.state is PENDING:
-                if error is not None:
+                if answer is not None:
+                    token.outcome = answer
+                    token.frames = frames
+                elif error is not None:
                     token.outcome = error
-                elif answer is not None:
-                    token.outcome = InferResult(answer, frames)
                 else:
                     token.outcome = parsed_reply(frames)
                 if token.callbacks is not None:
-                    self._called.append(token)
+                    called.append(token)
                 token.state = DONE
             if token.tickets is not None:
                 self._wake_waiters(token)
@@ -395,7 +381,10 @@ class BlockingDriver:
             future = called[0]
             callbacks, future.callbacks = future.callbacks, None
             for callback in callbacks or ():
-                run_callback(callback, future)
+                try:
+                    callback(future)
+                except Exception:
+                    LOG.exception("exception in a callback of %r", future)
             called.popleft()
 
     # --- the end -----------------------------------------------------------------------------
@@ -409,14 +398,14 @@ class BlockingDriver:
             self._completions += self.driver.close()
             self._settle()
             os.write(self._wake, _EVENT)
-            if self._leader == 0:
+            if self.leader == 0:
                 self._farewell()
         self._run_callbacks()
 
     def after_fork(self, fault: NaiadError) -> None:
         """In a child process: nothing here may be used; the parent's locks are of no use either."""
         self._lock = threading.Lock()
-        self._leader = 0
+        self.leader = 0
         self._followers.clear()
         self._is_closed = True
         self._farewell.detach()

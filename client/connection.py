@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import zmq
 
-from naiad.client.session import Message
+from naiad.client.calls import Message
 from naiad.protocol.errors import Code, Unavailable
 from naiad.protocol.messages import INLINE_BYTES_MAX
 

@@ -12,8 +12,9 @@ from typing import Final
 import zmq
 
 import naiad
+from naiad.client.calls import Completion
 from naiad.client.connection import Connection
-from naiad.client.session import Completion, Phase, Session
+from naiad.client.session import Phase, Session
 from naiad.protocol.endpoints import Endpoints
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import SECRET_BYTES
@@ -55,7 +56,7 @@ class Driver:
         if session.phase is not Phase.OPEN:
             self._seek(now_ns, out)
             out += session.expire(now_ns)
-        elif session.has_calls:
+        elif session.calls:
             out += session.expire(now_ns)
         if connection.is_blocked or session.has_messages:
             self.send()

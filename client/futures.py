@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from naiad.client.results import InferResult
 from naiad.protocol.errors import NaiadError
+from naiad.protocol.messages import InferAnswer
 
 if TYPE_CHECKING:
     from naiad.client.blocking import BlockingDriver
@@ -38,7 +40,8 @@ class Future(Generic[T]):
     """The pending answer of a request, or of a control call."""
 
     __slots__ = (
-        "__weakref__", "callbacks", "id", "is_call", "outcome", "owner", "state", "tickets",
+        "__weakref__", "callbacks", "frames", "id", "is_call", "outcome", "owner", "state",
+        "tickets",
     )  # fmt: skip
 
     def __init__(self, owner: BlockingDriver, is_call: bool = False) -> None:
@@ -47,7 +50,8 @@ class Future(Generic[T]):
         self.is_call = is_call
         self.state: FutureState = PENDING
         self.outcome: Any = None
-        """The result, or the NaiadError."""
+        """The answer (once it was asked for, the InferResult), a reply, or the NaiadError."""
+        self.frames: Sequence[Any] = ()
         self.callbacks: list[Callable[[Future[T]], Any]] | None = None
         self.tickets: list[threading.Lock] | None = None
         """Held by threads that wait while another drives the socket; released to wake them."""
@@ -60,12 +64,15 @@ class Future(Generic[T]):
         if self.state is PENDING:
             self._wait(timeout)
         outcome = self.outcome
-        if isinstance(outcome, NaiadError):
+        if type(outcome) is InferAnswer:
+            outcome = self.outcome = InferResult(outcome, self.frames)
+            self.frames = ()
+        elif isinstance(outcome, NaiadError):
             try:
                 raise outcome
             finally:
                 del self, outcome  # no cycle through the traceback
-        if self.state is CANCELLED:
+        elif self.state is CANCELLED:
             raise CancelledError
         return outcome  # type: ignore[no-any-return]
 
@@ -103,7 +110,7 @@ class Future(Generic[T]):
         A callback may submit further requests; it must not wait for one.
         """
         if not self.owner.add_callback(self, callback):
-            run_callback(callback, self)
+            callback(self)
 
     def __repr__(self) -> str:
         return f"<Future {self.id} {self.state.name.lower()}>"
@@ -119,11 +126,3 @@ class Wish:
         """Room for a request with so many inline bytes; -1: any completion will do."""
         self.state: FutureState = PENDING
         self.tickets: list[threading.Lock] | None = None
-
-
-def run_callback(callback: Callable[[Future[Any]], Any], future: Future[Any]) -> None:
-    """As concurrent.futures does: a callback's exception is logged, the others still run."""
-    try:
-        callback(future)
-    except Exception:
-        LOG.exception("exception in a callback of %r", future)

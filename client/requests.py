@@ -1,13 +1,13 @@
-"""What a request is made of below NumPy, and how waiting requests become INFER messages. Pure.
+"""What a request is made of below NumPy, checked once. Pure.
 
-Owns the layout of INLINE payload frames: inputs of at most SMALL_BYTES_MAX share one frame, larger
-ones have a frame of their own, which travels by reference. Never looks into a buffer.
+Owns InferInput, OutputPlace and Prepared: everything of a request but its id and its fate. A wrong
+field is refused here, because on the wire it would spoil the whole message that it shares with
+others. Never looks into a buffer.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from naiad.protocol import messages as m
 from naiad.protocol.codec import NAME_BYTES_MAX, RANK_MAX, STRING_BYTES_MAX, TIMEOUT_US_MAX, encode
@@ -17,7 +17,6 @@ from naiad.protocol.errors import RequestError
 SMALL_BYTES_MAX: Final = 16 * 1024
 """Inputs up to this size are packed into one payload frame per message."""
 
-_ENVELOPE_BYTES: Final = 16
 _REQUEST_BYTES: Final = 96
 """Most that a request's numbers, nulls and array heads take in a header."""
 _TENSOR_BYTES: Final = 64
@@ -66,64 +65,90 @@ class OutputPlace(NamedTuple):
 PackedInput = tuple[str, str, tuple[int, ...], int, int, int, int, Buffer | None]
 """(name, datatype, shape, place, region, offset, size, data): an InferInput ready to send."""
 
+Head = tuple[str, int, str]
+"""(model, version, label) of an InferRequest."""
+
 Tail = tuple[tuple[m.OutputRequest, ...], int, int, m.Sequence | None, str, str, str, m.Parameters]
 """The last fields of an InferRequest: outputs, priority, timeout_us, ..., parameters."""
 
 PLAIN: Final[Tail] = ((), 0, 0, None, "", "", "", {})
 
 
-class Request:
-    """One request from submit until its answer, and longer while a worker may use its memory.
+class Prepared:
+    """The parts of a request. May be submitted any number of times, also to several clients.
 
-    `token` is whoever waits (None: nobody any more). `memory` is opaque here: what the shell may
-    reuse once no process reads or writes it. `attempt` is 0 until it was first sent. `ended`: it
-    need not be sent (again).
+    `header_bytes` is what it takes in a header at most, `inline_bytes` the size of its inline
+    inputs. Raises RequestError for what can never be sent.
     """
 
-    __slots__ = (
-        "attempt", "deadline_ns", "ended", "header_bytes", "id", "inline_bytes", "inputs", "label",
-        "memory", "model", "tail", "token", "version",
-    )  # fmt: skip
+    __slots__ = ("head", "header_bytes", "inline_bytes", "inputs", "tail")
 
-    def __init__(
-        self,
-        ident: int,
-        model: str,
-        version: int,
-        label: str,
-        inputs: tuple[PackedInput, ...],
-        tail: Tail,
-        token: Any,
-    ) -> None:
-        self.id = ident
-        self.attempt = 0
-        self.ended = False
-        self.model = model
-        self.version = version
-        self.label = label
-        self.inputs = inputs
-        self.tail = tail
-        self.token = token
-        self.memory: Any = None
-        self.deadline_ns = 0
+    def __init__(self, head: Head, inputs: tuple[PackedInput, ...], tail: Tail = PLAIN) -> None:
+        model, version, label = head
+        if (
+            type(model) is not str
+            or type(label) is not str
+            or type(version) is not int
+            or len(model) > NAME_BYTES_MAX
+            or len(label) > NAME_BYTES_MAX
+            or not -1 <= version <= _INT64_MAX
+        ):
+            raise RequestError(
+                f"expected a model's name, a version and a label (of at most {NAME_BYTES_MAX}"
+                f" characters), got {model!r:.80}, {version!r:.80} and {label!r:.80}"
+            )
         inline_bytes = 0
         header_bytes = _REQUEST_BYTES + _CHARACTER_BYTES * (len(model) + len(label))
         for item in inputs:
             header_bytes += (
                 _TENSOR_BYTES + _CHARACTER_BYTES * len(item[0]) + _DIMENSION_BYTES * len(item[2])
             )
-            if item[3] == INLINE:
+            if not item[3]:  # INLINE
                 inline_bytes += item[6]
         if tail is not PLAIN:
             header_bytes += _tail_bytes(tail)
+        if header_bytes > m.CLIENT_HEADER_BYTES_MAX:
+            header_bytes = _encoded_bytes(head, inputs, tail)
+        if inline_bytes > m.INLINE_BYTES_MAX:
+            raise too_large(model, inline_bytes, m.INLINE_BYTES_MAX)
+        self.head = head
+        self.inputs = inputs
+        self.tail = tail
         self.inline_bytes = inline_bytes
         self.header_bytes = header_bytes
 
+    def with_timeout(self, timeout_us: int) -> Prepared:
+        """The same with another timeout."""
+        tail = self.tail
+        return Prepared(self.head, self.inputs, (*tail[:2], timeout_us, *tail[3:]))
+
     def __repr__(self) -> str:
-        return f"<request {self.id} of {self.model!r}, attempt {self.attempt}>"
+        names = ", ".join(item[0] for item in self.inputs)
+        return f"<request for {self.head[0]!r} with {names}>"
+
+
+def too_large(model: str, inline_bytes: int, limit: int) -> RequestError:
+    return RequestError(
+        f"model {model!r}: {inline_bytes} bytes of inline inputs, expected at most {limit}; send"
+        " large tensors through shared memory"
+    )
+
+
+def _encoded_bytes(head: Head, inputs: tuple[PackedInput, ...], tail: Tail) -> int:
+    """Where the estimate says that it might not fit, only encoding tells."""
+    numbers = (_INT64_MAX, _INT64_MAX)
+    tensors = [(*item[:4], _INT64_MAX, _INT64_MAX, item[6]) for item in inputs]
+    found = len(encode(m.Infer([(*numbers, *head, tensors, *tail)])))  # type: ignore[arg-type]
+    if found > m.CLIENT_HEADER_BYTES_MAX:
+        raise RequestError(
+            f"model {head[0]!r}: names, shapes and parameters take {found} bytes, expected at most"
+            f" {m.CLIENT_HEADER_BYTES_MAX}"
+        )
+    return found
 
 
 def _tail_bytes(tail: Tail) -> int:
+    """At most so many bytes of a header a tail takes, beyond what PLAIN does."""
     outputs, _, _, sequence, account, fairness, trace, parameters = tail
     characters = len(account) + len(fairness) + len(trace)
     for output in outputs:
@@ -244,55 +269,3 @@ def check_parameters(parameters: m.Parameters | None) -> m.Parameters:
                 f" 64-bit integer, a float or a boolean, got {value!r:.80}"
             )
     return parameters
-
-
-def infer_message(waiting: deque[Request], inline_bytes_max: int) -> list[Buffer] | None:
-    """Takes from the left of `waiting` as many requests as fit into one INFER message.
-
-    Returns the header and its payload frames, or None when nobody waits any more.
-    """
-    rows: list[Any] = []
-    payload: list[Buffer] = []
-    small: list[Buffer] = []
-    small_bytes = 0
-    shared = -1
-    header_bytes = _ENVELOPE_BYTES
-    payload_bytes = 0
-    while waiting:
-        request = waiting[0]
-        if rows and (
-            header_bytes + request.header_bytes > m.CLIENT_HEADER_BYTES_MAX
-            or payload_bytes + request.inline_bytes > inline_bytes_max
-            or len(payload) + len(request.inputs) > m.PAYLOAD_FRAMES_MAX
-            or len(rows) == m.REQUESTS_PER_MESSAGE_MAX
-        ):
-            break
-        waiting.popleft()
-        if request.ended:
-            continue
-        header_bytes += request.header_bytes
-        payload_bytes += request.inline_bytes
-        request.attempt += 1
-        tensors = []
-        for name, datatype, shape, place, region, offset, size, data in request.inputs:
-            if place != INLINE:
-                tensors.append((name, datatype, shape, place, region, offset, size))
-            elif size <= SMALL_BYTES_MAX:
-                if shared < 0:
-                    shared = len(payload)
-                    payload.append(b"")
-                tensors.append((name, datatype, shape, INLINE, shared, small_bytes, size))
-                small.append(data)  # type: ignore[arg-type]
-                small_bytes += size
-            else:
-                tensors.append((name, datatype, shape, INLINE, len(payload), 0, size))
-                payload.append(data)  # type: ignore[arg-type]
-        rows.append(
-            (request.id, request.attempt, request.model, request.version, request.label,
-             tuple(tensors), *request.tail)
-        )  # fmt: skip
-    if not rows:
-        return None
-    if shared >= 0:
-        payload[shared] = small[0] if len(small) == 1 else b"".join(small)
-    return [encode(m.Infer(tuple(rows))), *payload]

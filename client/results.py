@@ -36,18 +36,29 @@ class Placed(Protocol):
 class InferResult:
     """The answer to one request. `result["name"]` is an array; `outputs` are the raw ones."""
 
-    __slots__ = ("_arrays", "_frames", "_placed", "_tensors", "parameters", "version")
+    __slots__ = ("_answer", "_arrays", "_frames", "_placed")
 
     def __init__(
         self, answer: InferAnswer, frames: Sequence[Any], placed: Placed | None = None
     ) -> None:
-        self._tensors = answer[3]
+        self._answer = answer
         self._frames = frames
         self._placed = placed
         self._arrays: dict[str, Array] | None = None
-        self.version = answer[2]
+
+    @property
+    def version(self) -> int:
         """Version of the model that ran."""
-        self.parameters: Parameters = answer[6]
+        return self._answer.version
+
+    @property
+    def parameters(self) -> Parameters:
+        """What the model said beside its outputs."""
+        return self._answer.parameters
+
+    @property
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return self._answer.outputs
 
     @property
     def names(self) -> tuple[str, ...]:

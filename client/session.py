@@ -15,14 +15,15 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from naiad.client.requests import LEASE, PLAIN, Buffer, PackedInput, Request, Tail, infer_message
+from naiad.client.calls import Calls, Completion, Message
+from naiad.client.packing import Request, infer_message
+from naiad.client.requests import LEASE, Prepared, too_large
 from naiad.protocol import messages as m
-from naiad.protocol.codec import NAME_BYTES_MAX, decode, encode
+from naiad.protocol.codec import decode, encode
 from naiad.protocol.errors import (
     Code,
     NaiadError,
     ProtocolError,
-    RequestError,
     Unavailable,
     error_from_wire,
 )
@@ -30,7 +31,6 @@ from naiad.protocol.errors import (
 REQUESTS_MAX: Final = 1024
 """Unanswered requests until a WELCOME says how many the broker takes."""
 BYTES_MAX: Final = 64 * 1024 * 1024
-CALLS_MAX: Final = 1024
 REGIONS_KNOWN_MAX: Final = 4096
 """Server-side segments (workers' arenas) a session remembers; the oldest unused are forgotten."""
 PRUNE_MIN: Final = 256
@@ -40,12 +40,6 @@ IDS_PER_MESSAGE_MAX: Final = 2048
 _NS_PER_US: Final = 1000
 _HELD: Final = (str(Code.TIMEOUT), str(Code.CANCELLED))
 """After an answer with these codes a worker may still use the request's memory, until RELEASED."""
-
-Message = list[Any]
-"""[header, payload frame, ...], as it goes to the socket."""
-
-Completion = tuple[Any, NaiadError | None, m.InferAnswer | None, Sequence[Any]]
-"""(token, error, answer, payload frames): what became of a request or (no answer) of a call."""
 
 
 class Phase(IntEnum):
@@ -63,26 +57,6 @@ _MOVES: Final[dict[Phase, tuple[Phase, ...]]] = {
     Phase.OPEN: (Phase.OFFLINE, Phase.ENDED),
     Phase.ENDED: (),
 }
-
-
-class Call:
-    """A control or region call until its REPLY."""
-
-    __slots__ = (
-        "deadline_ns", "id", "message", "operation", "region_id", "repeatable", "sent", "token",
-    )  # fmt: skip
-
-    def __init__(
-        self, ident: int, operation: str, message: Message, token: Any, deadline_ns: int
-    ) -> None:
-        self.id = ident
-        self.operation = operation
-        self.message = message
-        self.token = token
-        self.deadline_ns = deadline_ns
-        self.repeatable = operation != "region_register"
-        self.region_id = 0
-        self.sent = False
 
 
 class Session:
@@ -107,12 +81,13 @@ class Session:
         self.resent_requests = 0
         self.regions: dict[int, m.Region] = {}
         """Worker arenas that leased outputs lie in, by id."""
+        self.calls = Calls()
+        """Control calls, and the regions that this session has registered."""
         self._role = role
         self._software = software
         self._pid = pid
         self._hello_due = False
         self._last_id = 0
-        self._last_call = 0
         self._requests: dict[int, Request] = {}
         self._waiting: deque[Request] = deque()
         self._ended_waiting = 0
@@ -121,15 +96,12 @@ class Session:
         self._cancels: list[int] = []
         self._releases: list[tuple[int, int]] = []
         self._leases: set[tuple[int, int]] = set()
-        self._calls: dict[int, Call] = {}
-        self._calls_due: list[Call] = []
-        self._own_regions: dict[int, m.Region] = {}
         self._freed: list[Any] = []
 
     def __repr__(self) -> str:
         return (
             f"<session {self.phase.name} [{len(self._requests)} unanswered,"
-            f" {len(self._waiting)} unsent, {len(self._held)} held, {len(self._calls)} calls]>"
+            f" {len(self._waiting)} unsent, {len(self._held)} held, {len(self.calls)} calls]>"
         )
 
     # --- requests ----------------------------------------------------------------------------
@@ -137,16 +109,12 @@ class Session:
     @property
     def unanswered(self) -> int:
         """Requests and calls that somebody still waits for, or that count against the budget."""
-        return len(self._requests) + len(self._calls)
+        return len(self._requests) + len(self.calls)
 
     @property
     def waiting(self) -> int:
         """How many requests are to be sent."""
         return len(self._waiting)
-
-    @property
-    def has_calls(self) -> bool:
-        return bool(self._calls)
 
     def has_room(self, inline_bytes: int) -> bool:
         """Whether one more request with this many inline bytes is within the broker's budgets."""
@@ -155,63 +123,32 @@ class Session:
             and self.bytes_in_flight + inline_bytes <= self.bytes_max
         )
 
-    def make(
-        self,
-        model: str,
-        version: int,
-        inputs: tuple[PackedInput, ...],
-        token: Any,
-        tail: Tail = PLAIN,
-        label: str = "",
-    ) -> Request:
-        """A request that may be given to `submit` once there is room for it.
+    def submit(self, parts: Prepared, token: Any, now_ns: int = 0, memory: Any = None) -> int:
+        """Queue a request and return its id, or 0 when the budgets have no room for it now.
+
+        Args:
+            token: comes back in its completion; not None.
+            now_ns: needed with a timeout, which counts from here, also while offline.
+            memory: comes back from `take_freed` when no process uses the request's regions.
 
         Raises:
-            RequestError: it can never be sent: too large, or a name that is none.
+            RequestError: it is larger than this broker takes at all.
         """
-        if type(model) is not str or len(model) > NAME_BYTES_MAX:
-            raise RequestError(f"expected a model's name, got {model!r:.80}")
-        if type(version) is not int or not -1 <= version < 2**63:
-            raise RequestError(f"model {model!r}: expected a version number, got {version!r:.80}")
-        if label and (type(label) is not str or len(label) > NAME_BYTES_MAX):
-            raise RequestError(
-                f"expected a label of at most {NAME_BYTES_MAX} characters, got {label!r:.80}"
-            )
+        requests = self._requests
+        bytes_in_flight = self.bytes_in_flight + parts.inline_bytes
+        if len(requests) >= self.requests_max or bytes_in_flight > self.bytes_max:
+            if parts.inline_bytes > self.bytes_max:
+                raise too_large(parts.head[0], parts.inline_bytes, self.bytes_max)
+            return 0
+        if parts.inline_bytes > self.inline_bytes_max:
+            raise too_large(parts.head[0], parts.inline_bytes, self.inline_bytes_max)
         self._last_id = ident = self._last_id + 1
-        request = Request(ident, model, version, label, inputs, tail, token)
-        inline_bytes_max = min(self.inline_bytes_max, self.bytes_max)
-        if request.inline_bytes > inline_bytes_max:
-            raise RequestError(
-                f"model {model!r}: {request.inline_bytes} bytes of inline inputs, expected at most"
-                f" {inline_bytes_max}; send large tensors through shared memory"
-            )
-        if request.header_bytes > m.CLIENT_HEADER_BYTES_MAX:
-            self._check_header(request)
-        return request
-
-    def _check_header(self, request: Request) -> None:
-        """The estimate says that it might not fit; only encoding tells."""
-        found = infer_message(deque([request]), m.INLINE_BYTES_MAX)
-        request.attempt = 0
-        size = len(found[0]) + 16 if found else 0  # 16: a longer id, a longer attempt
-        if size > m.CLIENT_HEADER_BYTES_MAX:
-            raise RequestError(
-                f"model {request.model!r}: names and parameters take {size} bytes, expected at"
-                f" most {m.CLIENT_HEADER_BYTES_MAX}"
-            )
-        request.header_bytes = size
-
-    def submit(self, request: Request, now_ns: int = 0) -> int:
-        """Queue a request made by `make`; returns its id. The caller has asked `has_room`.
-
-        `now_ns` matters only with a timeout, which counts from here, also while offline.
-        """
-        timeout_us = request.tail[2]
+        request = Request(ident, parts, token, memory)
+        timeout_us = parts.tail[2]
         if timeout_us:
             request.deadline_ns = now_ns + timeout_us * _NS_PER_US
-        ident = request.id
-        self._requests[ident] = request
-        self.bytes_in_flight += request.inline_bytes
+        self.bytes_in_flight = bytes_in_flight
+        requests[ident] = request
         self._waiting.append(request)
         return ident
 
@@ -228,68 +165,12 @@ class Session:
             self._free(request)
         return True
 
-    # --- calls, regions, leases --------------------------------------------------------------
-
-    def call(
-        self,
-        operation: str,
-        arguments: m.Parameters,
-        token: Any,
-        deadline_ns: int,
-        payload: Buffer | None = None,
-    ) -> int:
-        """Queue a control call; its completion has the result as JSON in payload frame 0.
-
-        Raises Unavailable (budget_exceeded) when CALLS_MAX are unanswered.
-        """
-        message = m.Control(self._next_call(), operation, arguments)
-        frames: Message = [encode(message)] if payload is None else [encode(message), payload]
-        return self._queue(Call(message.call, operation, frames, token, deadline_ns))
-
-    def register_region(self, region: m.Region, token: Any, deadline_ns: int) -> int:
-        """Offer a segment; its id must be new in this session. Repeated to every new broker."""
-        assert region.id not in self._own_regions
-        self._own_regions[region.id] = region
-        return self._queue(self._region_call(region, token, deadline_ns))
-
-    def forget_region(self, region_id: int, token: Any, deadline_ns: int) -> int:
-        """Take a segment back; its completion comes when no worker has it mapped any more."""
-        self._own_regions.pop(region_id, None)
-        ident = self._next_call()
-        message: Message = [encode(m.ForgetRegion(ident, region_id))]
-        return self._queue(Call(ident, "forget_region", message, token, deadline_ns))
-
     def release(self, leases: Iterable[tuple[int, int]]) -> None:
         """Leased outputs, (region id, request id), are no longer read."""
         for lease in leases:
             if lease in self._leases:
                 self._leases.discard(lease)
                 self._releases.append(lease)
-
-    def drop_call(self, ident: int) -> None:
-        """Nobody waits for this call any more."""
-        self._calls.pop(ident, None)
-
-    def _next_call(self) -> int:
-        if len(self._calls) >= CALLS_MAX:
-            raise Unavailable(
-                f"{len(self._calls)} calls are unanswered, at most {CALLS_MAX}; wait for some",
-                code=Code.BUDGET_EXCEEDED,
-            )
-        self._last_call += 1
-        return self._last_call
-
-    def _queue(self, call: Call) -> int:
-        self._calls[call.id] = call
-        self._calls_due.append(call)
-        return call.id
-
-    def _region_call(self, region: m.Region, token: Any, deadline_ns: int) -> Call:
-        ident = self._next_call()
-        message: Message = [encode(m.RegisterRegion(ident, region))]
-        call = Call(ident, "register_region", message, token, deadline_ns)
-        call.region_id = region.id
-        return call
 
     # --- the connection ----------------------------------------------------------------------
 
@@ -314,7 +195,7 @@ class Session:
     def has_messages(self) -> bool:
         """Whether `messages` would return something."""
         if self.phase is Phase.OPEN:
-            return bool(self._waiting or self._calls_due or self._cancels or self._releases)
+            return bool(self._waiting or self._cancels or self._releases or self.calls.has_messages)
         return self._hello_due
 
     def messages(self) -> list[Message]:
@@ -325,12 +206,8 @@ class Session:
             self._hello_due = False
             return [[encode(self._hello())]]
         out: list[Message] = []
-        if self._calls_due:
-            for call in self._calls_due:
-                if call.id in self._calls:
-                    call.sent = True
-                    out.append(call.message)
-            self._calls_due.clear()
+        if self.calls.has_messages:
+            out += self.calls.messages()
         while self._waiting:
             message = infer_message(self._waiting, self.inline_bytes_max)
             if message is not None:
@@ -388,7 +265,8 @@ class Session:
         if kind is m.Answers:
             self._answers(message, frames, out)  # type: ignore[arg-type]
         elif kind is m.Reply:
-            self._reply(message, frames, out)  # type: ignore[arg-type]
+            if not self.calls.replied(message, frames, out):  # type: ignore[arg-type]
+                self.duplicate_answers += 1
         elif kind is m.Released:
             self._released(message)  # type: ignore[arg-type]
         elif kind is m.Welcome:
@@ -431,7 +309,7 @@ class Session:
             del requests[answer.id]
             request.ended = True
             request.token = None
-            self.bytes_in_flight -= request.inline_bytes
+            self.bytes_in_flight -= request.parts.inline_bytes
             if request.memory is not None:
                 if error is not None and error[0] in _HELD:
                     self._held[answer.id] = request
@@ -456,17 +334,6 @@ class Session:
             for region_id in list(self.regions)[: REGIONS_KNOWN_MAX // 4]:
                 if region_id not in used:
                     del self.regions[region_id]
-
-    def _reply(self, message: m.Reply, frames: Sequence[Any], out: list[Completion]) -> None:
-        call = self._calls.pop(message.call, None)
-        if call is None:
-            self.duplicate_answers += 1
-            return
-        error = None if message.error is None else error_from_wire(message.error)
-        if error is not None and call.region_id:
-            self._own_regions.pop(call.region_id, None)
-        if call.token is not None:
-            out.append((call.token, error, None, frames))
 
     def _released(self, message: m.Released) -> None:
         if message.incarnation != self.incarnation:
@@ -494,39 +361,15 @@ class Session:
         self.requests_max = max(1, message.requests_max)
         self.bytes_max = message.bytes_max
         self.inline_bytes_max = min(message.inline_bytes_max, m.INLINE_BYTES_MAX)
-        self._resend_calls(same_broker, out)
+        self.calls.repeat(same_broker, out)
         self._resend_requests(same_broker, now_ns)
-
-    def _resend_calls(self, same_broker: bool, out: list[Completion]) -> None:
-        """Regions first, so that every request that names one comes after it."""
-        due: list[Call] = []
-        for call in list(self._calls.values()):
-            if not call.sent or call.repeatable:
-                due.append(call)
-                continue
-            del self._calls[call.id]
-            fault = Unavailable(
-                f"the server went away during {call.operation}; whether it was done is unknown",
-                code=Code.CONNECTION_LOST,
-            )
-            out.append((call.token, fault, None, ()))
-        if not same_broker:
-            offered = {call.region_id for call in due}
-            again = [
-                self._region_call(region, None, 0)
-                for region in self._own_regions.values()
-                if region.id not in offered
-            ]
-            self._calls.update({call.id: call for call in again})
-            due = again + due
-        self._calls_due = due
 
     def _resend_requests(self, same_broker: bool, now_ns: int) -> None:
         """Unanswered requests again, in order; memory of forgotten ones is asked back."""
         for request in self._held.values():
             request.ended = False
             self._requests[request.id] = request
-            self.bytes_in_flight += request.inline_bytes
+            self.bytes_in_flight += request.parts.inline_bytes
         self._held.clear()
         self._cancels.clear()
         again: list[Request] = []
@@ -545,8 +388,8 @@ class Session:
             self.resent_requests += 1
             if request.deadline_ns:
                 left_us = max(1, (request.deadline_ns - now_ns) // _NS_PER_US)
-                tail = request.tail
-                request.tail = (*tail[:2], min(tail[2], left_us), *tail[3:])
+                if left_us < request.parts.tail[2]:
+                    request.parts = request.parts.with_timeout(left_us)
             again.append(request)
         fresh = [one for one in self._waiting if one.attempt == 0 and not one.ended]
         self._waiting = deque([*again, *fresh])
@@ -574,10 +417,7 @@ class Session:
 
     def deadline_ns(self) -> int:
         """When `expire` has something to do; 0: never."""
-        soonest = 0
-        for call in self._calls.values():
-            if call.deadline_ns and (not soonest or call.deadline_ns < soonest):
-                soonest = call.deadline_ns
+        soonest = self.calls.deadline_ns()
         if self.phase is not Phase.OPEN:
             for request in self._requests.values():
                 deadline_ns = request.deadline_ns if request.token is not None else 0
@@ -588,14 +428,7 @@ class Session:
     def expire(self, now_ns: int) -> list[Completion]:
         """Calls past their deadline, and requests that timed out while there is no broker."""
         out: list[Completion] = []
-        for call in list(self._calls.values()):
-            if call.deadline_ns and call.deadline_ns <= now_ns:
-                del self._calls[call.id]
-                fault = Unavailable(
-                    f"no reply to {call.operation} in time; the server is busy or unreachable",
-                    code=Code.TIMEOUT,
-                )
-                out.append((call.token, fault, None, ()))
+        self.calls.expire(now_ns, out)
         if self.phase is not Phase.OPEN:
             for request in list(self._requests.values()):
                 if request.deadline_ns and request.deadline_ns <= now_ns:
@@ -608,13 +441,10 @@ class Session:
     def fail_all(self, fault: NaiadError) -> list[Completion]:
         """Give up on everything unanswered, with this error. The session itself goes on."""
         out: list[Completion] = []
+        wire = fault.wire()  # one exception per waiter: each collects its own traceback
         for request in list(self._requests.values()):
-            self._fail(request, fault, out)
-        for call in self._calls.values():
-            if call.token is not None:
-                out.append((call.token, fault, None, ()))
-        self._calls.clear()
-        self._calls_due.clear()
+            self._fail(request, error_from_wire(wire), out)
+        self.calls.fail_all(wire, out)
         return out
 
     def _fail(self, request: Request, fault: NaiadError, out: list[Completion]) -> None:
@@ -635,7 +465,7 @@ class Session:
             self._waiting = deque([one for one in self._waiting if not one.ended])
             self._ended_waiting = 0
         if self._requests.pop(request.id, None) is not None:
-            self.bytes_in_flight -= request.inline_bytes
+            self.bytes_in_flight -= request.parts.inline_bytes
 
     def _free(self, request: Request) -> None:
         if request.memory is not None:
@@ -651,7 +481,7 @@ class Session:
 
     def check_invariants(self) -> None:
         """For tests: the sums and the sets agree."""
-        assert self.bytes_in_flight == sum(r.inline_bytes for r in self._requests.values())
+        assert self.bytes_in_flight == sum(r.parts.inline_bytes for r in self._requests.values())
         assert not self._held.keys() & self._requests.keys()
         for ident, request in self._held.items():
             assert request.memory is not None, ident

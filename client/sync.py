@@ -6,17 +6,19 @@ Holds no rule and no socket: see `naiad.client.blocking` for who drives the conn
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Literal, Self, Unpack
 
 import zmq
 
 from naiad.client import control, forks
-from naiad.client.arguments import NO_OPTIONS, Inputs, Options, Outputs, inputs_of, tail_of
+from naiad.client.arguments import NO_INPUTS, Inputs, Options, Outputs, parts_of
 from naiad.client.blocking import BlockingDriver
 from naiad.client.control import Json, Operation
 from naiad.client.driver import Driver
 from naiad.client.futures import PENDING, Future
+from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -55,14 +57,15 @@ class Client:
 
     def infer(
         self,
-        model: str,
-        inputs: Inputs,
+        model: str | Prepared,
+        inputs: Inputs = NO_INPUTS,
         outputs: Outputs | None = None,
         **options: Unpack[Options],
     ) -> InferResult:
         """Ask a model and wait for its answer.
 
         Args:
+            model: its name; or what `prepare` returned, and nothing else.
             inputs: arrays by name, or a list of InferInput.
             outputs: names wanted (default: all), or OutputPlace by name.
             options: see Options: version, label, priority, timeout_us, parameters, ...
@@ -70,7 +73,10 @@ class Client:
         Raises:
             NaiadError: RequestError, ModelError, Unavailable, ... with `code` and `message`.
         """
-        future = self._begin(model, inputs, outputs, options)
+        if not isinstance(model, Prepared):
+            model = parts_of(model, inputs, outputs, options)
+        future: Future[InferResult] = Future(self._blocking)
+        self._blocking.submit(future, model)
         try:
             return future.result()
         finally:
@@ -79,31 +85,28 @@ class Client:
 
     def submit(
         self,
-        model: str,
-        inputs: Inputs,
+        model: str | Prepared,
+        inputs: Inputs = NO_INPUTS,
         outputs: Outputs | None = None,
+        *,
+        callback: Callable[[Future[InferResult]], Any] | None = None,
         **options: Unpack[Options],
     ) -> Future[InferResult]:
-        """Ask a model and go on; arguments as for `infer`.
+        """Ask a model and go on; arguments as for `infer`, `callback` as in add_done_callback.
 
         Requests submitted together travel together: the first goes at once, further ones when a
         thread next waits for a result, or within a millisecond. Leave large inputs unchanged until
         the future is done.
         """
-        future = self._begin(model, inputs, outputs, options)
-        self._blocking.send_soon()
-        return future
-
-    def _begin(
-        self, model: str, inputs: Inputs, outputs: Outputs | None, options: Options
-    ) -> Future[InferResult]:
+        if not isinstance(model, Prepared):
+            model = parts_of(model, inputs, outputs, options)
         blocking = self._blocking
         future: Future[InferResult] = Future(blocking)
-        if options:
-            version, label = options.get("version", -1), options.get("label", "")
-        else:
-            version, label, options = -1, "", NO_OPTIONS
-        blocking.submit(future, model, version, inputs_of(inputs), tail_of(outputs, options), label)
+        if callback is not None:
+            future.callbacks = [callback]
+        blocking.submit(future, model)
+        if not (blocking.leader and blocking.pump.is_running):
+            blocking.send_soon()
         return future
 
     def drive(self, timeout: float | None = None) -> bool:

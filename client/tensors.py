@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from naiad.client.requests import INLINE, SMALL_BYTES_MAX, Buffer, PackedInput
+from naiad.protocol.codec import NAME_BYTES_MAX
 from naiad.protocol.datatypes import ITEM_BYTES, LENGTH_PREFIX_BYTES, NUMPY_NAME, element_count
 from naiad.protocol.errors import Code, ModelError, RequestError
 
@@ -51,12 +52,29 @@ def from_bfloat16(bits: Array) -> npt.NDArray[np.float32]:
     return wide.view(np.float32)
 
 
+def packed_arrays(arrays: dict[str, Any]) -> tuple[PackedInput, ...]:
+    """Arrays as inline inputs; see `packed_array`. The loop is on the hot path."""
+    out: list[PackedInput] = []
+    for name, array in arrays.items():
+        if type(array) is np.ndarray and type(name) is str:
+            datatype = _DATATYPE_OF.get(array.dtype)
+            if datatype is not None:
+                size = array.nbytes
+                if size <= SMALL_BYTES_MAX:
+                    out.append((name, datatype, array.shape, 0, 0, 0, size, array.tobytes()))
+                    continue
+        out.append(packed_array(name, array))
+    return tuple(out)
+
+
 def packed_array(name: str, array: Any) -> PackedInput:
     """An array as inline input. Small ones are copied, larger ones referred to: leave them alone.
 
     Raises:
         RequestError: no datatype fits the array's dtype.
     """
+    if type(name) is not str or len(name) > NAME_BYTES_MAX:
+        raise RequestError(f"an input's name must be a string, got {name!r:.80}")
     if type(array) is not np.ndarray:
         array = as_array(name, array)
         if isinstance(array, Bfloat16Bits):

@@ -1,0 +1,185 @@
+"""Control and region calls until their replies, and the regions a session has registered. Pure.
+
+Owns call ids, deadlines, and what is repeated to a broker after a reconnect: everything that may be
+asked twice, and the session's regions to a broker that does not know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from naiad.client.requests import Buffer
+from naiad.protocol import messages as m
+from naiad.protocol.codec import encode
+from naiad.protocol.errors import Code, NaiadError, Unavailable, WireError, error_from_wire
+
+CALLS_MAX: Final = 1024
+"""Unanswered calls of one session."""
+_NOT_REPEATED: Final = ("region_register",)
+
+Message = list[Any]
+"""[header, payload frame, ...], as it goes to the socket."""
+
+Completion = tuple[Any, NaiadError | None, m.InferAnswer | None, Sequence[Any]]
+"""(token, error, answer, payload frames): what became of a request or (no answer) of a call."""
+
+
+class Call:
+    """One call; `sent` once it was given to a connection."""
+
+    __slots__ = ("deadline_ns", "id", "message", "operation", "region_id", "sent", "token")
+
+    def __init__(
+        self, ident: int, operation: str, message: Message, token: Any, deadline_ns: int
+    ) -> None:
+        self.id = ident
+        self.operation = operation
+        self.message = message
+        self.token = token
+        self.deadline_ns = deadline_ns
+        self.region_id = 0
+        self.sent = False
+
+
+class Calls:
+    """The calls of one session. `deadline_ns` 0 means none; a `token` None: nobody waits."""
+
+    def __init__(self) -> None:
+        self._last_id = 0
+        self._calls: dict[int, Call] = {}
+        self._due: list[Call] = []
+        self._regions: dict[int, m.Region] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def control(
+        self,
+        operation: str,
+        arguments: m.Parameters,
+        token: Any,
+        deadline_ns: int,
+        payload: Buffer | None = None,
+    ) -> int:
+        """Queue a control call; its completion has the result as JSON in payload frame 0.
+
+        Raises Unavailable (budget_exceeded) when CALLS_MAX are unanswered.
+        """
+        ident = self._next_id()
+        message: Message = [encode(m.Control(ident, operation, arguments))]
+        if payload is not None:
+            message.append(payload)
+        return self._queue(Call(ident, operation, message, token, deadline_ns))
+
+    def register_region(self, region: m.Region, token: Any, deadline_ns: int) -> int:
+        """Offer a segment; its id must be new in this session. Repeated to every new broker."""
+        assert region.id not in self._regions
+        self._regions[region.id] = region
+        return self._queue(self._registration(region, token, deadline_ns))
+
+    def forget_region(self, region_id: int, token: Any, deadline_ns: int) -> int:
+        """Take a segment back; from its reply on no request may name it."""
+        self._regions.pop(region_id, None)
+        ident = self._next_id()
+        message: Message = [encode(m.ForgetRegion(ident, region_id))]
+        return self._queue(Call(ident, "forget_region", message, token, deadline_ns))
+
+    def drop(self, ident: int) -> None:
+        """Nobody waits for this call any more."""
+        self._calls.pop(ident, None)
+
+    @property
+    def has_messages(self) -> bool:
+        return bool(self._due)
+
+    def messages(self) -> list[Message]:
+        """What to send now, in order."""
+        out = []
+        for call in self._due:
+            if call.id in self._calls:
+                call.sent = True
+                out.append(call.message)
+        self._due.clear()
+        return out
+
+    def replied(self, reply: m.Reply, frames: Sequence[Any], out: list[Completion]) -> bool:
+        """False: no such call is unanswered."""
+        call = self._calls.get(reply.call)
+        if call is None:
+            return False
+        error = None if reply.error is None else error_from_wire(reply.error)
+        if error is not None:
+            self._regions.pop(call.region_id, None)
+        if call.token is not None:
+            out.append((call.token, error, None, frames))
+        del self._calls[reply.call]
+        return True
+
+    def repeat(self, same_broker: bool, out: list[Completion]) -> None:
+        """There is a new connection. Regions come first: requests that name them follow."""
+        due: list[Call] = []
+        for call in list(self._calls.values()):
+            if call.sent and call.operation in _NOT_REPEATED:
+                fault = Unavailable(
+                    f"the server went away during {call.operation}; whether it was done is unknown",
+                    code=Code.CONNECTION_LOST,
+                )
+                self._fail(call, fault, out)
+            else:
+                due.append(call)
+        if not same_broker:
+            offered = {call.region_id for call in due}
+            again = [
+                self._registration(region, None, 0)
+                for region in self._regions.values()
+                if region.id not in offered
+            ]
+            self._calls.update({call.id: call for call in again})
+            due = again + due
+        self._due = due
+
+    def deadline_ns(self) -> int:
+        """When `expire` has something to do; 0: never."""
+        return min((c.deadline_ns for c in self._calls.values() if c.deadline_ns), default=0)
+
+    def expire(self, now_ns: int, out: list[Completion]) -> None:
+        """Fail the calls past their deadline."""
+        for call in list(self._calls.values()):
+            if call.deadline_ns and call.deadline_ns <= now_ns:
+                fault = Unavailable(
+                    f"no reply to {call.operation} in time; the server is busy or unreachable",
+                    code=Code.TIMEOUT,
+                )
+                self._fail(call, fault, out)
+
+    def fail_all(self, wire: WireError, out: list[Completion]) -> None:
+        for call in list(self._calls.values()):
+            self._fail(call, error_from_wire(wire), out)
+        self._due.clear()
+
+    def _fail(self, call: Call, fault: NaiadError, out: list[Completion]) -> None:
+        if call.token is not None:
+            out.append((call.token, fault, None, ()))
+        del self._calls[call.id]
+
+    def _next_id(self) -> int:
+        if len(self._calls) >= CALLS_MAX:
+            raise Unavailable(
+                f"{len(self._calls)} calls are unanswered, at most {CALLS_MAX}; wait for some",
+                code=Code.BUDGET_EXCEEDED,
+            )
+        self._last_id += 1
+        return self._last_id
+
+    def _queue(self, call: Call) -> int:
+        self._calls[call.id] = call
+        self._due.append(call)
+        return call.id
+
+    def _registration(self, region: m.Region, token: Any, deadline_ns: int) -> Call:
+        ident = self._next_id()
+        message: Message = [encode(m.RegisterRegion(ident, region))]
+        call = Call(ident, "register_region", message, token, deadline_ns)
+        call.region_id = region.id
+        return call
