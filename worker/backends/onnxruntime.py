@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxruntime import OrtValue
+from onnxruntime import __version__ as onnxruntime_version
 
 from naiad.config.model import ModelConfig
 from naiad.protocol.datatypes import NUMPY_NAME, tensor_bytes
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 DIRECT_BYTES_MIN: Final = 1024 * 1024
 """Binding outputs to the client's memory costs about as much as copying this many bytes."""
+
+BF16_NEEDS: Final = "ortvalue_from_numpy_with_onnx_type"
 
 DIRECT_ALIGNMENT: Final = 64
 """What ONNX Runtime's own allocator gives its kernels."""
@@ -74,6 +77,11 @@ class OnnxRuntimeBackend:
         outputs = onnx_session.declared_outputs(session, [output.name for output in config.outputs])
         self._datatypes = {tensor.name: tensor.datatype for tensor in (*inputs, *outputs)}
         self._needs_values = "BF16" in self._datatypes.values()
+        if self._needs_values and not hasattr(OrtValue, BF16_NEEDS):
+            raise onnx_session.load_error(
+                "the model has BF16 tensors, which the installed onnxruntime "
+                f"({onnxruntime_version}) cannot take from Python; install 1.20 or newer"
+            )
         told = {output.name for output in config.outputs if output.dims}
         if any(o.dims is None and o.datatype and o.name not in told for o in outputs):
             outputs = probe_outputs(inputs, outputs, self._run)

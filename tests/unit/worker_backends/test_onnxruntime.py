@@ -5,13 +5,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnxruntime import get_available_providers
+from onnxruntime import OrtValue, get_available_providers
 
 from naiad.protocol.errors import Code, ModelError, RequestError
 from naiad.worker.backends import onnx_session, onnxruntime
 from naiad.worker.backends.onnxruntime import OnnxRuntimeBackend
 from support.backend_requests import Served, instance, objects, place
 from support.onnx_models import Tensor, write_echo, write_model
+
+needs_bf16 = pytest.mark.skipif(
+    not hasattr(OrtValue, onnxruntime.BF16_NEEDS), reason="this ONNX Runtime is older than 1.20"
+)
 
 
 def served(directory: Path, config: dict[str, Any] | None = None) -> Served:
@@ -293,12 +297,22 @@ def test_strings_that_are_not_utf8_are_refused_and_say_where(tmp_path: Path) -> 
         model.answers(request)
 
 
+@needs_bf16
 def test_bf16_travels_as_bits(tmp_path: Path) -> None:
     model = served(write_echo(tmp_path / "m", "BF16", ["n", 2]))
     bits = np.array([[0x3F80, 0x4000]], np.uint16)
     requests = [model.request({"INPUT0": ("BF16", bits + index)}) for index in range(3)]
     for index, answer in enumerate(model.answers(*requests)):
         assert answer["OUTPUT0"].tolist() == (bits + index).tolist()
+
+
+def test_bf16_without_the_engines_help_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(OrtValue, onnxruntime.BF16_NEEDS, raising=False)
+    message = refusal(write_echo(tmp_path / "m", "BF16", ["n", 2]))
+    assert "BF16" in message
+    assert "install 1.20 or newer" in message
 
 
 # ---- client memory ----
