@@ -6,6 +6,7 @@ one step, the old one drains. A failed load leaves the old one serving and says 
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any, Final
 
@@ -339,7 +340,7 @@ class Catalog:
             name = entry["name"]
             model = world.models.setdefault(name, Model(name))
             model.override = entry["override"]
-            config = ModelConfig.from_json(entry["config"])
+            config = ModelConfig.from_json(json.loads(entry["config"]))
             version = ModelVersion(
                 name, entry["version"], entry["directory"], config, entry["generation"]
             )
@@ -370,7 +371,7 @@ class Catalog:
                         "override": model.override,
                         "version": version.version,
                         "directory": version.directory,
-                        "config": version.config.to_json(),
+                        "config": json.dumps(version.config.to_json()),
                         "completed": version.signature is not None,
                         "was_ready": version.state is ModelState.READY,
                         "generation": version.generation,

@@ -6,6 +6,7 @@ suspects run alone; one that was alone at two deaths is a poison request.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any, Final
@@ -425,8 +426,6 @@ class Fleet:
 
 def json_bytes(value: Json) -> bytes:
     """Compact JSON, as payload frames carry it."""
-    import json
-
     return json.dumps(value, separators=(",", ":")).encode()
 
 
