@@ -92,9 +92,9 @@ class SlotPage:
     def set_phase(self, phase: Phase) -> None:
         self._words[_PHASE_AND_PID] = os.getpid() << 32 | phase
 
-    def count_io_fault(self) -> None:
-        """Shared memory could not be had (full, no permission): the bytes went inline instead."""
-        self._words[_IO_FAULTS] += 1
+    def count_io_faults(self, count: int) -> None:
+        """Shared memory could not be had (full, no permission): outputs went inline instead."""
+        self._words[_IO_FAULTS] += count
 
     def close(self) -> None:
         """Leave the file, for the broker to read; the next worker of this slot replaces it."""

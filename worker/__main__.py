@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import re
 import sys
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ from typing import NoReturn
 from naiad.protocol.endpoints import Endpoints
 from naiad.worker.backends.registry import find_backend, importable_backends
 from naiad.worker.exit_codes import ExitCode
-from naiad.worker.log import Log
-from naiad.worker.loop import Slot, WorkerLoop
+from naiad.worker.log import Log, LogHandler
+from naiad.worker.loop import BROKER_ABSENCE_MAX_S, Slot, WorkerLoop
 from naiad.worker.process import RunDirFault, SlotProcess
 from naiad.worker.stop_signal import TERM_GRACE_S, StopSignal
 from naiad.worker.transport import Transport
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one worker to its end. Never returns: the process exits."""
     options = _parser().parse_args(arguments)
     log = Log(options.slot)
+    logging.getLogger().addHandler(LogHandler(log))
     stop = StopSignal(log, grace_s=options.grace, ignore_int=options.die_with_parent)
     stop.start()
     endpoints = Endpoints(options.run_dir)
@@ -32,15 +34,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         log.line(str(fault))
         sys.exit(ExitCode.RUN_DIR)
     _preload(options.preload, log)
-    transport = Transport(endpoints.workers, stop.wake_descriptor)
+    transport = Transport(endpoints.workers, stop.wake_descriptor, stop.wake)
     slot = Slot(options.slot, options.device, importable_backends())
-    loop = WorkerLoop(slot, transport, process.page, log, stop, process.is_orphaned)
+    loop = WorkerLoop(
+        slot,
+        transport,
+        page=process.page,
+        log=log,
+        stop=stop,
+        is_orphaned=process.is_orphaned,
+        absence_max_s=options.absence_max,
+    )
     try:
-        # The end, in order: 1. the batches that are there; 2. their results, flushed to the
-        # broker; 3. the model; 4. the process, without anybody's atexit.
         code = loop.run()
-        transport.close()
-        loop.unload()
+        loop.close()
     except BaseException as fault:
         log.failure(f"a fault of the worker itself: {fault}", fault)
         code = ExitCode.FAULT
@@ -75,6 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--grace", type=float, default=TERM_GRACE_S, metavar="SECONDS", help="time to drain on TERM"
+    )
+    parser.add_argument(
+        "--absence-max",
+        type=float,
+        default=BROKER_ABSENCE_MAX_S,
+        metavar="SECONDS",
+        help="how long to wait for a broker that is away",
     )
     return parser
 

@@ -49,10 +49,14 @@ class Regions(Protocol):
 
 
 class Lender(Protocol):
-    """The worker's output arena (worker.lending)."""
+    """The worker's output arena (shm.output_arena)."""
 
     def lend(self, request: BatchRequest, content: Buffer) -> tuple[int, int] | None:
         """(region id, offset) of a copy of the bytes, leased; None when there is no room."""
+        ...
+
+    def end(self, session: int, request: int) -> bool:
+        """Take back what was lent to this request."""
         ...
 
 
@@ -155,7 +159,7 @@ def _places(outputs: tuple[OutputRequest, ...], regions: Regions) -> dict[str, A
 class ResultWriter:
     """Responses → BatchResults and the payload frames of one RESULTS message."""
 
-    def __init__(self, rules: OutputRules, batch: ReceivedBatch, lender: Lender | None) -> None:
+    def __init__(self, rules: OutputRules, batch: ReceivedBatch, lender: Lender) -> None:
         self._rules = rules
         self._batch = batch
         self._lender = lender
@@ -164,6 +168,8 @@ class ResultWriter:
         self._packed_bytes = 0
         self._packed_frame = -1
         self._inline_bytes = 0
+        self.fallback_count = 0
+        """Outputs that had to go inline because there was no room in shared memory."""
 
     def frames(self) -> list[Buffer]:
         """The payload frames, once everything is written."""
@@ -239,9 +245,10 @@ class ResultWriter:
         self, request: BatchRequest, name: str, content: Buffer, size: int
     ) -> tuple[int, int, int]:
         """Into the worker's arena, else into a frame of its own."""
-        lent = None if self._lender is None else self._lender.lend(request, content)
+        lent = self._lender.lend(request, content)
         if lent is not None:
             return _LEASE, *lent
+        self.fallback_count += 1
         if self._inline_bytes + size > INLINE_BYTES_MAX:
             raise ModelError(
                 f"output {name!r} of {size} bytes: expected at most {INLINE_BYTES_MAX} bytes of "

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from naiad.config.model import ModelConfig
 from naiad.protocol.errors import Code, InternalError, ModelError, NaiadError, RequestError
-from naiad.protocol.messages import BatchResult, Durations
+from naiad.protocol.messages import BatchRequest, BatchResult, Durations
 from naiad.shm.page import SlotPage
 from naiad.worker.backends.base import Backend, ModelInstance, ModelRequest, ModelResponse
 from naiad.worker.batch import Buffer, Lender, ReceivedBatch, RequestReader, ResultWriter
@@ -48,7 +48,7 @@ class Execution:
         page: SlotPage,
         log: Log,
         is_cancelled: Callable[[Key], bool],
-        lender: Lender | None,
+        lender: Lender,
     ) -> None:
         self.backend = backend
         self.config = config
@@ -131,13 +131,21 @@ class Execution:
                 if not isinstance(response, ModelResponse):
                     raise self._refused(response)
                 results[index] = writer.write(request, wanted, response)
-            except NaiadError as fault:
-                results[index] = BatchResult(fault.wire(), ())
-            except Exception as fault:  # what a model put into its response is no tensor at all
-                error = self._rules.not_a_response(f"{type(fault).__name__}: {fault}")
-                self._log.failure(f"request {request.label or '-'}: {error.message}", fault)
-                results[index] = BatchResult(error.wire(), ())
+            except Exception as fault:
+                results[index] = BatchResult(self._write_fault(request, fault).wire(), ())
+        if writer.fallback_count:
+            self._page.count_io_faults(writer.fallback_count)
         return writer.frames()
+
+    def _write_fault(self, request: BatchRequest, fault: Exception) -> NaiadError:
+        """Why a request has no result after all; what it had in the arena already is taken back."""
+        self._lender.end(request.session, request.id)
+        if isinstance(fault, NaiadError):
+            return fault
+        # What the model put into its response does not even act like a tensor.
+        error = self._rules.not_a_response(f"{type(fault).__name__}: {fault}")
+        self._log.failure(f"request {request.label or '-'}: {error.message}", fault)
+        return error
 
     def _refused(self, response: object) -> NaiadError:
         if isinstance(response, NaiadError):

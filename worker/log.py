@@ -7,6 +7,7 @@ are limited per second, and what was left out is said.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import time
@@ -64,3 +65,14 @@ class Log:
         except OSError:
             return False
         return True
+
+
+class LogHandler(logging.Handler):
+    """Brings the lines of Python's logging (shm's warnings, libraries') into the worker's log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.line(f"{record.levelname.lower()}: {record.getMessage()}")

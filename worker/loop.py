@@ -1,29 +1,30 @@
 """The life of a worker: say hello, load, run batches in order, answer, and outlive its broker.
 
-Owns the slot's identity, the loaded model and what is held for the broker. Everything happens on
-the main thread: poll, receive all there is, run one batch, send its results. The loaded model is
-kept while the broker is away; hello is said anew on each connection, results not acknowledged are
-sent again after the welcome.
+Owns the slot's identity, the loaded model and what is held for the broker. One thread does it all:
+poll, receive, run a batch, send its results. The loaded model is kept while the broker is away;
+hello is said on each new connection (by the connection's thread, when this one executes), and what
+the broker may have missed is sent again after its welcome: LOADED and unacknowledged results.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from time import monotonic
+from collections.abc import Callable, Sequence
+from time import monotonic, monotonic_ns
 from typing import Final, NamedTuple
 
 from naiad import __version__
 from naiad.protocol import messages as m
-from naiad.protocol.codec import decode, encode, peek_version
+from naiad.protocol.codec import decode, encode
 from naiad.protocol.errors import Code, ProtocolError
+from naiad.shm.output_arena import OutputArena
 from naiad.shm.page import Phase, SlotPage
-from naiad.worker.batch import ReceivedBatch
+from naiad.worker.batch import Buffer, ReceivedBatch
 from naiad.worker.execution import Execution, Key
 from naiad.worker.exit_codes import ExitCode
 from naiad.worker.held import WAITING_BATCHES_MAX, FinishedBatch, HeldBatches
-from naiad.worker.loading import load_error, load_model, traceback_bytes
+from naiad.worker.loading import LoadedModel, load_error, load_model, traceback_bytes
 from naiad.worker.log import Log
 from naiad.worker.regions import RegionTable
 from naiad.worker.stop_signal import StopSignal
@@ -34,6 +35,8 @@ BROKER_ABSENCE_MAX_S: Final = 60.0
 WELCOME_WAIT_MAX_S: Final = 10.0
 """A connection on which hello was said and nothing came back is tried anew after this time."""
 ABSENCE_POLL_MS: Final = 500
+IDLE_POLL_MS: Final = 30_000
+"""Between two looks at whether the output arena should shrink."""
 CANCEL_POLL_S: Final = 0.001
 """Least time between two looks at the socket for the sake of is_cancelled."""
 
@@ -62,10 +65,12 @@ class WorkerLoop:
         self,
         slot: Slot,
         transport: Transport,
+        *,
         page: SlotPage,
         log: Log,
         stop: StopSignal,
         is_orphaned: Callable[[], bool],
+        absence_max_s: float = BROKER_ABSENCE_MAX_S,
     ) -> None:
         self._slot = slot
         self._transport = transport
@@ -73,23 +78,27 @@ class WorkerLoop:
         self._log = log
         self._stop = stop
         self._is_orphaned = is_orphaned
+        self._absence_max_s = absence_max_s
         self._secret = os.urandom(m.SECRET_BYTES)
         self._held = HeldBatches()
         self._regions = RegionTable()
-        self._execution: Execution | None = None
+        self._arena: OutputArena | None = None
         self._load: m.Load | None = None
+        self._execution: Execution | None = None
+        self._loaded: tuple[bytes, tuple[bytes, ...]] = (b"", ())
         self._incarnation = 0
         self._welcomed = False
         self._draining = False
         self._absent_since = monotonic()
+        self._hello_at = 0.0
         self._looked_at = 0.0
         self._stopping: Stopping | None = None
 
     # --- The loop ----------------------------------------------------------------------------
 
     def run(self) -> ExitCode:
-        self._transport.start()
-        self._hello()
+        """Until told to stop, given up on the broker or failed to load."""
+        self._transport.start(self._hello)
         try:
             while True:
                 self._step()
@@ -97,32 +106,44 @@ class WorkerLoop:
             self._log.line(f"stops: {stopping.reason}")
             return stopping.code
 
+    def close(self) -> None:
+        """The end, in order: 1. flush the last results; 2. unload; 3. unlink unused segments."""
+        self._transport.close()
+        if self._execution is not None:
+            self._page.set_phase(Phase.UNLOADING)
+            try:
+                self._execution.backend.unload()
+            except Exception as fault:
+                self._log.failure(f"unloading failed: {fault}", fault)
+        if self._arena is not None:
+            self._arena.close()
+
     def _step(self) -> None:
         if self._stop.asked and not self._draining:
-            self._drain("TERM", self._stop.grace_s)
+            self._drain("TERM")
         batch = self._held.take()
         if batch is not None:
             self._run_batch(batch)
-            if self._stopping is not None:
-                raise self._stopping
         elif self._draining:
             raise Stopping(ExitCode.STOPPED, "nothing is left to do")
-        self._receive(0 if self._held.waiting else self._idle_ms())
+        self._receive(self._wait_ms())
+        if self._arena is not None:
+            self._arena.trim_when_due(monotonic_ns())
         if self._transport.is_broken:
-            self._reconnect("the broker closed the connection")
+            self._transport.mend()
         elif not self._welcomed:
             self._check_absence()
 
-    def _idle_ms(self) -> int | None:
-        """Poll without end when all is well; while the broker is away, the time is watched."""
-        if self._draining:
+    def _wait_ms(self) -> int:
+        """Long when all is well; while the broker is away, the time is watched."""
+        if self._held.waiting or self._draining:
             return 0
-        return None if self._welcomed else ABSENCE_POLL_MS
+        return IDLE_POLL_MS if self._welcomed else ABSENCE_POLL_MS
 
-    def _receive(self, timeout_ms: int | None) -> None:
+    def _receive(self, timeout_ms: int) -> None:
         """Wait for something and handle the first message, if it was one.
 
-        One, because asking again costs the same whether by poll or by a receive that finds nothing.
+        One, because asking again costs as much by a poll as by a receive that finds nothing.
         """
         if self._transport.poll(timeout_ms):
             frames = self._transport.receive()
@@ -132,6 +153,10 @@ class WorkerLoop:
     # --- The connection ----------------------------------------------------------------------
 
     def _hello(self) -> None:
+        """On each new connection, from whichever thread made it."""
+        if self._welcomed:
+            self._log.line("the connection to the broker broke; saying hello anew")
+            self._absent_since = monotonic()
         load = self._load
         hello = m.SlotHello(
             secret=self._secret,
@@ -145,48 +170,43 @@ class WorkerLoop:
             model="" if load is None else load.model,
             version=0 if load is None else load.version,
             held=self._held.describe(),
-            arenas=(),
-            leases=(),
+            arenas=() if self._arena is None else self._arena.arenas(),
+            leases=() if self._arena is None else self._arena.leases(),
         )
         self._welcomed = False
         self._hello_at = monotonic()
         self._transport.send(encode(hello))
 
-    def _reconnect(self, reason: str) -> None:
-        if self._welcomed:
-            self._log.line(f"{reason}; connecting anew")
-            self._absent_since = monotonic()
-        self._transport.reopen()
-        self._hello()
+    def _break_off(self, reason: str) -> None:
+        self._log.line(f"{reason}; connecting anew")
+        self._transport.break_off()
 
     def _check_absence(self) -> None:
         now = monotonic()
         away_s = now - self._absent_since
         if self._is_orphaned():
             raise Stopping(ExitCode.ORPHANED, "the broker is away and so is the parent process")
-        if away_s > BROKER_ABSENCE_MAX_S:
+        if away_s > self._absence_max_s:
             raise Stopping(ExitCode.NO_BROKER, f"no broker for {away_s:.0f} s")
         if self._transport.is_connected and now - self._hello_at > WELCOME_WAIT_MAX_S:
-            self._reconnect("no welcome")
+            self._break_off("no welcome from the broker")
 
-    def _send(
-        self, header: bytes, frames: list[bytes | memoryview] | tuple[bytes, ...] = ()
-    ) -> None:
+    def _send(self, header: bytes, frames: Sequence[Buffer] = ()) -> None:
         if not self._transport.send(header, frames):
-            self._reconnect("the broker does not read")
+            self._break_off("the broker does not read")
 
     # --- Messages ----------------------------------------------------------------------------
 
     def _handle(self, frames: Frames) -> None:
         header, payload = frames
         try:
-            message = decode(header, [len(frame) for frame in payload])
+            self._perform(decode(header, [len(frame) for frame in payload]), payload)
         except ProtocolError as fault:
             if fault.code is Code.VERSION_MISMATCH:
-                raise Stopping(ExitCode.REFUSED, f"{fault} ({peek_version(header)})") from fault
-            self._log.line(f"a message of the broker cannot be read: {fault}")
-            self._reconnect("the broker broke the protocol")
-            return
+                raise Stopping(ExitCode.REFUSED, str(fault)) from fault
+            self._break_off(f"the broker broke the protocol: {fault}")
+
+    def _perform(self, message: m.Message, payload: list[memoryview]) -> None:
         match message:
             case m.Batch():
                 self._on_batch(message, payload)
@@ -195,114 +215,131 @@ class WorkerLoop:
             case m.Load():
                 self._on_load(message, payload)
             case m.Forget(ids):
-                self._forgotten(self._regions.forget(ids))
+                self._say_forgotten(self._regions.forget(ids))
             case m.Abandon(requests):
                 self._held.abandon(requests)
-            case m.Return():
-                pass
+            case m.Return(leases):
+                for session, request in leases:
+                    self._lender().end(session, request)
             case m.Stop(grace_ms):
                 self._stop.start_grace(grace_ms / 1e3)
-                self._drain("the broker's STOP", grace_ms / 1e3)
+                self._drain("STOP")
             case m.Refused(code, text):
                 raise Stopping(ExitCode.REFUSED, f"refused by the broker: {code}: {text}")
             case _:
-                self._log.line(f"unexpected {type(message).__name__} from the broker")
+                raise ProtocolError(f"unexpected {type(message).__name__}")
 
     def _on_welcome(self, welcome: m.SlotWelcome) -> None:
         if welcome.incarnation != self._incarnation:
             self._regions = RegionTable()
             self._incarnation = welcome.incarnation
         self._welcomed = True
+        if self._arena is None:
+            self._arena = OutputArena(welcome.server)
         if not welcome.keep:
-            self._drain("the broker does not need this slot", self._stop.grace_s)
+            self._drain("the broker does not need this slot")
+        if self._execution is not None:
+            self._send(*self._loaded)
         for finished in self._held.finished.values():
             self._send(finished.header, finished.frames)
 
     def _on_batch(self, batch: m.Batch, payload: list[memoryview]) -> None:
         self._held.acknowledge(batch.acknowledged)
-        self._regions.define(batch.regions)
+        if batch.regions:
+            self._regions.define(batch.regions)
         if self._execution is None or len(self._held.waiting) >= WAITING_BATCHES_MAX:
-            self._log.line(f"batch {batch.id} came while none could be taken")
-            self._reconnect("the broker sent a batch too many")
-            return
+            raise ProtocolError(f"batch {batch.id} came while none could be taken")
         self._held.waiting.append(ReceivedBatch(batch.id, batch.requests, payload, self._regions))
 
-    def _forgotten(self, ids: tuple[int, ...]) -> None:
+    def _say_forgotten(self, ids: tuple[int, ...]) -> None:
         if ids:
             self._send(encode(m.Forgotten(ids)))
 
+    def _drain(self, reason: str) -> None:
+        if not self._draining:
+            self._draining = True
+            self._log.line(f"drains: {reason}")
+
+    # --- The model ---------------------------------------------------------------------------
+
     def _on_load(self, load: m.Load, payload: list[memoryview]) -> None:
         if self._load is not None:
-            self._log.line(f"already is {self._load.instance_name}, cannot load {load.model}")
-            self._reconnect("the broker sent a second LOAD")
-            return
+            raise ProtocolError(f"LOAD of {load.model} for {self._load.instance_name}")
         self._load = load
         self._log.name = load.instance_name
         self._page.set_phase(Phase.LOADING)
         started = monotonic()
+        self._transport.lock.release()
         try:
             model = load_model(load, payload[0] if payload else b"")
-            self._execution = Execution(
-                model.backend,
-                model.instance,
-                model.config,
-                page=self._page,
-                log=self._log,
-                is_cancelled=self._is_cancelled,
-                lender=None,
-            )
             config = json.dumps(model.config.to_json()).encode()
-        except BaseException as fault:
-            self._load_failed(load, fault, started)
+            fault = None
+        except BaseException as failed:
+            fault = failed
+        finally:
+            self._transport.lock.acquire()
         load_ns = int((monotonic() - started) * 1e9)
+        if fault is not None:
+            self._give_up(load, fault, load_ns)
+        self._execution = self._prepare(model)
+        self._loaded = encode(m.Loaded(load.instance, None, load_ns)), (config,)
         self._page.set_phase(Phase.READY)
         self._log.line(f"{load.model} version {load.version} loaded in {load_ns / 1e9:.2f} s")
-        self._send(encode(m.Loaded(load.instance, None, load_ns)), (config,))
+        if self._welcomed:
+            self._send(*self._loaded)
 
-    def _load_failed(self, load: m.Load, fault: BaseException, started: float) -> None:
+    def _prepare(self, model: LoadedModel) -> Execution:
+        return Execution(
+            model.backend,
+            model.instance,
+            model.config,
+            page=self._page,
+            log=self._log,
+            is_cancelled=self._is_cancelled,
+            lender=self._lender(),
+        )
+
+    def _lender(self) -> OutputArena:
+        if self._arena is None:
+            raise ProtocolError("nothing may come before the first welcome")
+        return self._arena
+
+    def _give_up(self, load: m.Load, fault: BaseException, load_ns: int) -> None:
         """Report and exit: a load that failed half-way may have left anything behind."""
         error = load_error(load, fault)
         self._log.failure(error.message, fault)
-        load_ns = int((monotonic() - started) * 1e9)
         failed = m.Loaded(load.instance, error.wire(), load_ns)
         self._send(encode(failed), (traceback_bytes(fault),))
         raise Stopping(ExitCode.LOAD_FAILED, "the model did not load") from fault
 
-    # --- Batches -----------------------------------------------------------------------------
-
     def _run_batch(self, batch: ReceivedBatch) -> None:
         execution = self._execution
         assert execution is not None
-        done = execution.run(batch, self._held.abandoned)
-        header = encode(m.Results(batch.id, done.results, done.durations, done.splits, ()))
+        self._transport.lock.release()
+        try:
+            done = execution.run(batch, self._held.abandoned)
+        finally:
+            self._transport.lock.acquire()
+        arenas = self._lender().new_arenas()
+        header = encode(m.Results(batch.id, done.results, done.durations, done.splits, arenas))
         self._held.finish(FinishedBatch(batch.id, batch.requests, header, done.frames))
         if self._welcomed:
             self._send(header, done.frames)
         if self._regions.is_leaving:
-            self._forgotten(self._regions.sweep())
+            self._say_forgotten(self._regions.sweep())
+        if self._stopping is not None:
+            raise self._stopping
 
     def _is_cancelled(self, request: Key) -> bool:
         """Asked by a running model: look at the socket, but not at every question."""
         now = monotonic()
-        if now - self._looked_at >= CANCEL_POLL_S:
+        if now - self._looked_at >= CANCEL_POLL_S and self._transport.lock.acquire(blocking=False):
             self._looked_at = now
             try:
-                self._receive(0)
+                if not self._transport.is_broken:
+                    self._receive(0)
             except Stopping as stopping:  # not through the model's own code
                 self._stopping = stopping
+            finally:
+                self._transport.lock.release()
         return request in self._held.abandoned
-
-    def _drain(self, reason: str, grace_s: float) -> None:
-        if not self._draining:
-            self._draining = True
-            self._log.line(f"drains within {grace_s:.0f} s: {reason}")
-
-    def unload(self) -> None:
-        """Free the model; a fault in its clean-up is logged and changes nothing."""
-        if self._execution is None:
-            return
-        self._page.set_phase(Phase.UNLOADING)
-        try:
-            self._execution.backend.unload()
-        except Exception as fault:
-            self._log.failure(f"unloading failed: {fault}", fault)

@@ -1,56 +1,52 @@
-"""Client memory as one worker sees it: regions mapped at first use, unmapped when forgotten.
+"""Client memory as one worker sees it, and when a forgotten region is really unmapped.
 
-Ids are those of one broker's life: a new incarnation gets a new table. A truncation before a read
-is that request's error here; during a read it is a SIGBUS, which only the broker can deal with.
-Never creates, resizes or unlinks a segment.
+Ids are those of one broker's life: a new incarnation gets a new table; what still waits keeps the
+old one. A truncation before a read is that request's error here; during a read it is a SIGBUS,
+which only the broker can deal with. Never creates, resizes or unlinks a segment.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from naiad.protocol.errors import InternalError
 from naiad.protocol.messages import Region
-from naiad.shm.segment import Mapping
+from naiad.shm.mappings import Mappings
 
 
 class RegionTable:
     """All regions that one broker has defined for this worker."""
 
     def __init__(self) -> None:
-        self._defined: dict[int, Region] = {}
-        self._mapped: dict[int, Mapping] = {}
-        self._leaving: dict[int, Callable[[], object]] = {}
+        self._mappings = Mappings(writable=True)
+        self._memory: dict[int, weakref.ref[object]] = {}
+        self._leaving: dict[int, weakref.ref[object]] = {}
 
     def define(self, regions: Iterable[Region]) -> None:
-        for region in regions:
-            self._defined[region.id] = region
+        """Raises ProtocolError when an id comes to mean another segment."""
+        self._mappings.define(regions)
 
     def readable(self, region: int, offset: int, size: int) -> memoryview:
         """A read-only view of `size` bytes. Raises RequestError when they cannot be had."""
-        return self._mapping(region).slice(offset, size)
+        return self._noted(region, self._mappings.view(region, offset, size))
 
     def writable(self, region: int, offset: int, size: int) -> memoryview:
         """A writable view of `size` bytes. Raises RequestError when they cannot be had."""
-        return self._mapping(region).slice(offset, size, writable=True)
+        return self._noted(region, self._mappings.view(region, offset, size, writable=True))
 
     def copy(self, region: int, offset: int, size: int) -> memoryview:
         """A private copy of `size` bytes. Raises RequestError when they cannot be had."""
-        return memoryview(self._mapping(region).copy(offset, size))
+        return memoryview(self._mappings.copy(region, offset, size))
 
     def forget(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Let go of regions; returns those that are unmapped, `sweep` tells of the others."""
-        gone = []
+        ids = tuple(ids)
+        self._mappings.forget(ids)
         for ident in ids:
-            self._defined.pop(ident, None)
-            mapping = self._mapped.pop(ident, None)
-            alive = None if mapping is None else weakref.ref(mapping.slice(0, 0).obj)
-            if mapping is None or alive is None or mapping.close():
-                gone.append(ident)
-            else:
-                self._leaving[ident] = alive
-        return tuple(gone)
+            memory = self._memory.pop(ident, None)
+            if memory is not None and memory() is not None:
+                self._leaving[ident] = memory
+        return tuple([ident for ident in ids if ident not in self._leaving])
 
     @property
     def is_leaving(self) -> bool:
@@ -59,16 +55,14 @@ class RegionTable:
 
     def sweep(self) -> tuple[int, ...]:
         """Regions forgotten earlier whose last view (a model had kept an input) died meanwhile."""
-        gone = tuple([ident for ident, alive in self._leaving.items() if alive() is None])
+        gone = tuple([ident for ident, memory in self._leaving.items() if memory() is None])
         for ident in gone:
             del self._leaving[ident]
         return gone
 
-    def _mapping(self, ident: int) -> Mapping:
-        mapping = self._mapped.get(ident)
-        if mapping is None:
-            region = self._defined.get(ident)
-            if region is None:
-                raise InternalError(f"the broker never told this worker about region {ident}")
-            mapping = self._mapped[ident] = Mapping.open(region, writable=True)
-        return mapping
+    def _noted(self, region: int, view: memoryview) -> memoryview:
+        """Remember which object keeps the region mapped."""
+        memory = self._memory.get(region)
+        if memory is None or memory() is not view.obj:
+            self._memory[region] = weakref.ref(view.obj)
+        return view

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import threading
+from contextlib import suppress
 from time import monotonic
 from typing import Final
 
@@ -48,6 +49,11 @@ class StopSignal:
         self._deadline = monotonic() + seconds
         os.write(self._signals_in, _NUDGE)
 
+    def wake(self) -> None:
+        """Make `wake_descriptor` readable, from any thread."""
+        with suppress(BlockingIOError):  # full: it is readable already
+            os.write(self._wake_in, _NUDGE)
+
     def wait(self, seconds: float) -> bool:
         """Sleep; True, and early, when a stop was asked for."""
         deadline = monotonic() + seconds
@@ -72,7 +78,7 @@ class StopSignal:
             os._exit(ExitCode.STOPPED_NOW)
         self.asked = True
         self._deadline = monotonic() + self.grace_s
-        os.write(self._wake_in, _NUDGE)
+        self.wake()
 
 
 def _seen_by_thread(_number: int, _frame: object) -> None:

@@ -1,14 +1,21 @@
-"""The worker's one connection to its broker: a DEALER, its monitor, and a new one when it breaks.
+"""The worker's one connection to its broker: a DEALER, and a new one whenever it breaks.
 
-Owns the ZeroMQ context and sockets. After a disconnect the old DEALER is closed with linger 0, so
-that libzmq does not send by itself what the worker will send again. Never interprets a message.
+Owns the ZeroMQ context, the sockets and the thread that watches the DEALER's monitor. After a
+disconnect the old DEALER is closed with linger 0, so that libzmq does not send by itself what the
+worker will send again. Never interprets a message.
+
+The thread makes a new connection also while the main thread executes a model: a broker that comes
+back must hear of a worker within its recovery time, however long an execution takes. Whoever holds
+`lock` may use the DEALER: the main thread always, except while it runs the model's code.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Final
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic, sleep
+from typing import Any, Final
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -18,89 +25,67 @@ from naiad.protocol.messages import INLINE_BYTES_MAX
 HIGH_WATER_MESSAGES: Final = 1000
 RECONNECT_MS: Final = 20
 RECONNECT_MS_MAX: Final = 250
+REOPEN_S_MIN: Final = 0.05
+"""Least time between two new connections: a broker that refuses at once is not hammered."""
 LINGER_MS: Final = 2000
 """How long an ending worker waits for the broker to take its last results."""
+_CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _BROKEN: Final = int(
     zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_MONITOR_STOPPED
 )
-_CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
-_POLLIN: Final = int(zmq.POLLIN)
-"""As plain integers: combining two of the enum's members takes 3 µs."""
+"""As plain integers: combining two members of the enum takes 3 µs."""
 
 Frames = tuple[bytes, list[memoryview]]
+Socket = zmq.Socket[bytes]
 
 
 class Transport:
-    """`start`, then `poll` and `receive`; `reopen` after `is_broken`."""
+    """`start`, then `poll`, `receive` and `send` under `lock`; `mend` when `is_broken`."""
 
-    def __init__(self, address: str, wake_descriptor: int) -> None:
+    def __init__(self, address: str, wake_descriptor: int, wake: Callable[[], None]) -> None:
+        self.lock = threading.Lock()
+        self.is_connected = False
+        self.is_broken = False
         self._address = address
-        self._wake = wake_descriptor
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._wake_descriptor = wake_descriptor
+        self._wake = wake
+        self._context: zmq.Context[Socket] = zmq.Context()
         self._poller = zmq.Poller()
-        self.is_connected = False
-        self.is_broken = False
+        self._mended = threading.Event()
+        self._opened_at = 0.0
+        self._closing = False
+        self._watcher = threading.Thread(target=self._watch, name="connection", daemon=True)
+        self._on_open: Callable[[], None] = _nothing
 
-    def start(self) -> None:
-        self._poller.register(self._wake, zmq.POLLIN)
+    def start(self, on_open: Callable[[], None]) -> None:
+        """Take the lock and connect. `on_open` is called, lock held, on each new connection."""
+        self.lock.acquire()
+        self._on_open = on_open
+        self._poller.register(self._wake_descriptor, zmq.POLLIN)
         self._open()
+        self._watcher.start()
 
-    def reopen(self) -> None:
-        """A new connection; what the old one had not sent or not received is gone."""
-        self._close_sockets(0)
-        self._open()
-
-    def _open(self) -> None:
-        dealer = self._context.socket(zmq.DEALER)
-        dealer.setsockopt(zmq.LINGER, 0)
-        dealer.set_hwm(HIGH_WATER_MESSAGES)
-        dealer.setsockopt(zmq.MAXMSGSIZE, INLINE_BYTES_MAX)
-        dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        dealer.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
-        self._monitor = dealer.get_monitor_socket(_BROKEN | _CONNECTED)
-        self._dealer = dealer
-        self._poller.register(dealer, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
-        self.is_connected = False
-        self.is_broken = False
-        dealer.connect(self._address)
-
-    def poll(self, timeout_ms: int | None) -> bool:
-        """Wait for a message, a change of the connection or a wake-up; True if messages wait."""
-        has_messages = False
+    def poll(self, timeout_ms: int) -> bool:
+        """Wait for a message or a wake-up; True if there is a message."""
+        has_message = False
         for ready, _ in self._poller.poll(timeout_ms):
             if ready is self._dealer:
-                has_messages = True
-            elif ready is self._monitor:
-                self._read_monitor()
+                has_message = True
             else:
-                self._clear_wakeups()
-        return has_messages
-
-    def _clear_wakeups(self) -> None:
-        try:
-            os.read(self._wake, 64)
-        except BlockingIOError:
-            return
-
-    def _read_monitor(self) -> None:
-        while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor)["event"]
-            if event & _BROKEN:
-                self.is_broken = True
-            elif event & _CONNECTED:
-                self.is_connected = True
+                _clear(self._wake_descriptor)
+        return has_message
 
     def receive(self) -> Frames | None:
         """The next message as (header, payload frames), None when there is none now."""
         dealer = self._dealer
         try:
-            frame = dealer.recv(_NOBLOCK, copy=False)
+            frame: Any = dealer.recv(_NOBLOCK, copy=False)
         except zmq.Again:
             return None
         header = frame.bytes
@@ -128,14 +113,76 @@ class Transport:
             return False
         return True
 
+    def break_off(self) -> None:
+        """Give this connection up; a new one exists when this returns."""
+        self._mended.clear()
+        self._dealer.disable_monitor()
+        self.mend()
+
+    def mend(self) -> None:
+        """Let the watching thread make the new connection it wants to make."""
+        self.lock.release()
+        self._mended.wait()
+        self.lock.acquire()
+
     def close(self, linger_ms: int = LINGER_MS) -> None:
         """Flush what was sent, at most for `linger_ms`, and let go of everything."""
-        self._close_sockets(linger_ms if self.is_connected and not self.is_broken else 0)
+        self._closing = True
+        self._dealer.disable_monitor()
+        self.lock.release()
+        self._watcher.join()
+        self._dealer.close(linger_ms if self.is_connected else 0)
         self._context.term()
 
-    def _close_sockets(self, linger_ms: int) -> None:
+    # --- The watching thread -----------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while True:
+            event = int(recv_monitor_message(self._monitor)["event"])
+            if event & _CONNECTED:
+                self.is_connected = True
+            elif event & _BROKEN:
+                self._mended.clear()
+                self.is_broken = True
+                self._wake()
+                sleep(max(0.0, self._opened_at + REOPEN_S_MIN - monotonic()))
+                with self.lock:
+                    self._monitor.close(0)
+                    if self._closing:
+                        return
+                    self._reopen()
+                self._mended.set()
+
+    def _reopen(self) -> None:
+        """What the old connection had not sent or not received is gone."""
         self._poller.unregister(self._dealer)
-        self._poller.unregister(self._monitor)
         self._dealer.disable_monitor()
-        self._monitor.close(0)
-        self._dealer.close(linger_ms)
+        self._dealer.close(0)
+        self._open()
+
+    def _open(self) -> None:
+        dealer = self._context.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.set_hwm(HIGH_WATER_MESSAGES)
+        dealer.setsockopt(zmq.MAXMSGSIZE, INLINE_BYTES_MAX)
+        dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        dealer.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+        self._monitor = dealer.get_monitor_socket(_BROKEN | _CONNECTED)
+        self._dealer = dealer
+        self._poller.register(dealer, zmq.POLLIN)
+        self.is_connected = False
+        self.is_broken = False
+        self._opened_at = monotonic()
+        dealer.connect(self._address)
+        self._on_open()
+
+
+def _nothing() -> None:
+    return None
+
+
+def _clear(descriptor: int) -> None:
+    try:
+        os.read(descriptor, 64)
+    except BlockingIOError:
+        return
