@@ -19,7 +19,7 @@ import demo_inputs
 import numpy as np
 
 from naiad.cli.tables import table
-from naiad.client import Client
+from naiad.client import Client, NaiadError
 from naiad.testing.server import ServerFailed, serve
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,7 +67,7 @@ def main() -> int:
         os.execv(sys.executable, command)
     try:
         return demonstrate()
-    except ServerFailed as failure:
+    except (ServerFailed, NaiadError) as failure:
         print(f"demo: {failure}", file=sys.stderr)
         return 1
 
