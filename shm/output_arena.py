@@ -7,6 +7,7 @@ lease has ended; then the broker's janitor unlinks them.
 from __future__ import annotations
 
 import secrets
+import threading
 
 from naiad.protocol.errors import Unavailable
 from naiad.protocol.messages import BatchRequest, Region
@@ -21,7 +22,10 @@ def worker_region_id() -> int:
 
 
 class OutputArena:
-    """A worker's results: leased per (session, request) until released, one thread only."""
+    """A worker's results: leased per (session, request) until released.
+
+    All methods may be called from any thread: a worker says hello while it executes.
+    """
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class OutputArena:
     ) -> None:
         self.pool = Pool(server, WORKER_ROLE, worker_region_id, limit_bytes=limit_bytes, mode=mode)
         self._leases: Leases[Loan] = Leases(leases_max)
+        self._lock = threading.Lock()
 
     def lease(self, session: int, request: int, size: int) -> Loan | None:
         """Bytes for one output of a request; None: no room, send it inline.
@@ -43,7 +48,8 @@ class OutputArena:
         if loan is None:
             return None
         try:
-            self._leases.add(session, request, loan)
+            with self._lock:
+                self._leases.add(session, request, loan)
         except Unavailable:
             loan.release()
             raise
@@ -66,20 +72,20 @@ class OutputArena:
 
     def end(self, session: int, request: int) -> bool:
         """The request's outputs are no longer read; False when it has none (said twice)."""
-        return self._release(self._leases.end(session, request))
+        with self._lock:
+            ended = self._leases.end(session, request)
+        return _released(ended)
 
     def end_session(self, session: int) -> bool:
         """Nothing of the session is read any more."""
-        return self._release(self._leases.end_session(session))
-
-    def _release(self, loans: list[Loan]) -> bool:
-        for loan in loans:
-            loan.release()
-        return bool(loans)
+        with self._lock:
+            ended = self._leases.end_session(session)
+        return _released(ended)
 
     def leases(self) -> tuple[tuple[int, int], ...]:
         """(session, request) of every lease, for SLOT_HELLO."""
-        return self._leases.keys()
+        with self._lock:
+            return self._leases.keys()
 
     def arenas(self) -> tuple[Region, ...]:
         """All segments, for SLOT_HELLO."""
@@ -98,5 +104,13 @@ class OutputArena:
 
     def close(self) -> None:
         """Unlink what nobody reads; the broker removes the rest when its last lease has ended."""
-        self.pool.close(leave={loan.region for loan in self._leases.held()})
-        self._leases = Leases(self._leases.requests_max)
+        with self._lock:
+            leased = {loan.region for loan in self._leases.held()}
+            self._leases = Leases(self._leases.requests_max)
+        self.pool.close(leave=leased)
+
+
+def _released(loans: list[Loan]) -> bool:
+    for loan in loans:
+        loan.release()
+    return bool(loans)

@@ -293,6 +293,29 @@ def test_outputs_are_lent_as_copies_and_inline_when_there_is_no_room(server: str
     arena.close()
 
 
+def test_hello_may_be_said_while_results_are_leased(arena: OutputArena) -> None:
+    is_over = threading.Event()
+    faults: list[BaseException] = []
+
+    def say_hello() -> None:
+        try:
+            while not is_over.is_set():
+                assert len(arena.leases()) <= 51
+                arena.arenas()
+        except BaseException as fault:
+            faults.append(fault)
+
+    thread = threading.Thread(target=say_hello)
+    thread.start()
+    for round_ in range(2000):
+        arena.lease(round_ % 7, round_, 1000)
+        if round_ >= 50:
+            assert arena.end((round_ - 50) % 7, round_ - 50)
+    is_over.set()
+    thread.join()
+    assert faults == []
+
+
 def test_a_workers_end_leaves_what_is_leased(
     server: str, segments: Callable[[], list[str]]
 ) -> None:
