@@ -1,0 +1,319 @@
+"""A batch through a model: reading, running, halving, writing; each request's fault is its own."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from naiad.protocol import messages as m
+from naiad.protocol.errors import Code, RequestError
+from naiad.worker.backends.base import ModelRequest, ModelResponse, OutputTensor
+from naiad.worker.execution import ERROR_CHARS_MAX, ExecutedBatch
+from naiad.worker.tensors import pack_bytes
+from support.worker_parts import (
+    HeapArena,
+    HeapRegions,
+    ScriptedBackend,
+    batch_of,
+    config_of,
+    execution_of,
+    inline,
+    request_of,
+    tensor_json,
+)
+
+CONFIG = config_of([tensor_json("IN", "TYPE_FP32", -1)], [tensor_json("OUT", "TYPE_FP32", -1)])
+STRINGS = config_of([tensor_json("IN", "TYPE_STRING", 1)], [tensor_json("OUT", "TYPE_STRING", 1)])
+
+
+def echo(request: ModelRequest) -> ModelResponse:
+    tensor = request.inputs["IN"]
+    return ModelResponse([OutputTensor("OUT", tensor.datatype, tensor.shape, buffer=tensor.buffer)])
+
+
+def fp32(ident: int, frame: int = 0, offset: int = 0, items: int = 4, **more: Any) -> Any:
+    return request_of(
+        inline("IN", "FP32", (1, items), 4 * items, offset, frame), ident=ident, **more
+    )
+
+
+def content(done: ExecutedBatch, tensor: m.Tensor) -> bytes:
+    return bytes(done.frames[tensor.region])[tensor.offset : tensor.offset + tensor.size]
+
+
+def test_small_outputs_of_all_requests_share_one_frame() -> None:
+    payload = np.arange(8, dtype="float32").tobytes()
+    done = execution_of(ScriptedBackend(echo), CONFIG).run(
+        batch_of([fp32(1), fp32(2, offset=16)], [payload]), set()
+    )
+    assert [bytes(frame) for frame in done.frames] == [payload]
+    assert [result.outputs for result in done.results] == [
+        (inline("OUT", "FP32", (1, 4), 16),),
+        (inline("OUT", "FP32", (1, 4), 16, 16),),
+    ]
+    assert done.splits == 0
+
+
+def test_large_outputs_are_lent_or_go_inline_when_there_is_no_room() -> None:
+    items = 8192
+    payload = np.arange(items, dtype="float32").tobytes()
+    arena = HeapArena(room_bytes=len(payload))
+    done = execution_of(ScriptedBackend(echo), CONFIG, arena=arena).run(
+        batch_of([fp32(1, items=items), fp32(2), fp32(3, items=items)], [payload]), set()
+    )
+    lent, small, large = (result.outputs[0] for result in done.results)
+    assert (lent.place, lent.region, lent.size) == (m.Place.LEASE, 77, len(payload))
+    assert arena.lent == {(1, 1): [payload]}
+    assert content(done, small) == payload[:16]
+    assert (large.place, large.offset) == (m.Place.INLINE, 0)
+    assert bytes(done.frames[large.region]) == payload
+
+
+def test_outputs_go_where_the_client_wants_them() -> None:
+    memory = bytearray(b"\xee" * 64)
+    wanted = (m.OutputRequest("OUT", m.Place.REGION, 3, 24, 32),)
+    payload = np.arange(4, dtype="float32").tobytes()
+    done = execution_of(ScriptedBackend(echo), CONFIG).run(
+        batch_of([fp32(1, outputs=wanted)], [payload], HeapRegions(r3=memory)), set()
+    )
+    assert done.results[0].outputs == (m.Tensor("OUT", "FP32", (1, 4), m.Place.REGION, 3, 24, 16),)
+    assert memory == b"\xee" * 24 + payload + b"\xee" * 24
+
+
+def test_a_backend_may_write_into_the_clients_memory_itself() -> None:
+    memory = bytearray(64)
+
+    def write_in_place(request: ModelRequest) -> ModelResponse:
+        place = request.places["OUT"]
+        place[:16].view("float32")[:] = 7
+        return ModelResponse([OutputTensor("OUT", "FP32", (1, 4), buffer=place[:16].data)])
+
+    wanted = (m.OutputRequest("OUT", m.Place.REGION, 3, 32, 32),)
+    done = execution_of(ScriptedBackend(write_in_place), CONFIG).run(
+        batch_of([fp32(1, outputs=wanted)], [bytes(16)], HeapRegions(r3=memory)), set()
+    )
+    assert done.results[0].error is None
+    assert np.frombuffer(memory, "float32").tolist() == [0] * 8 + [7] * 4 + [0] * 4
+
+
+def test_an_output_too_large_for_its_place_fails_with_tritons_text() -> None:
+    wanted = (m.OutputRequest("OUT", m.Place.REGION, 3, 0, 15),)
+    memory = bytearray(64)
+    done = execution_of(ScriptedBackend(echo), CONFIG).run(
+        batch_of([fp32(1, outputs=wanted)], [bytes(range(16))], HeapRegions(r3=memory)), set()
+    )
+    error = done.results[0].error
+    assert error is not None
+    assert "output 'OUT' (15 bytes) should be at least 16 bytes to hold the results" in error[1]
+    assert memory == bytes(64)
+
+
+def test_only_the_guilty_request_of_a_failing_batch_fails() -> None:
+    def fail_third(request: ModelRequest) -> ModelResponse:
+        if request.label == "r3":
+            raise ValueError("no threes")
+        return echo(request)
+
+    backend = ScriptedBackend(fail_third)
+    done = execution_of(backend, CONFIG).run(
+        batch_of([fp32(ident) for ident in range(1, 9)], [bytes(16)]), set()
+    )
+    assert [result.error is None for result in done.results] == [True, True, False] + [True] * 5
+    assert done.results[2].error == (Code.MODEL_ERROR, "ValueError: no threes", False)
+    assert backend.sizes == [8, 4, 2, 2, 1, 1, 4]
+    assert done.splits == len(backend.sizes) - 1
+
+
+def test_halving_can_be_switched_off() -> None:
+    config = config_of(
+        [tensor_json("IN", "TYPE_FP32", -1)],
+        [tensor_json("OUT", "TYPE_FP32", -1)],
+        parameters={"naiad.split_failed_batches": {"string_value": "false"}},
+    )
+
+    def fail(request: ModelRequest) -> ModelResponse:
+        raise RuntimeError("always")
+
+    backend = ScriptedBackend(fail)
+    done = execution_of(backend, config).run(batch_of([fp32(1), fp32(2)], [bytes(16)]), set())
+    assert backend.sizes == [2]
+    assert [result.error for result in done.results] == [
+        (Code.MODEL_ERROR, "RuntimeError: always", False)
+    ] * 2
+
+
+def test_an_exit_inside_the_model_is_its_error_and_nothing_more() -> None:
+    def leave(request: ModelRequest) -> ModelResponse:
+        raise SystemExit(3)
+
+    done = execution_of(ScriptedBackend(leave), CONFIG).run(batch_of([fp32(1)], [bytes(16)]), set())
+    assert done.results[0].error == (Code.MODEL_ERROR, "SystemExit: 3", False)
+
+
+def test_the_error_names_the_line_of_the_models_own_file(tmp_path: Any) -> None:
+    source = tmp_path / "1" / "model.py"
+    source.parent.mkdir()
+    source.write_text("def run(request):\n    return request.inputs['NOPE']\n")
+    space: dict[str, Any] = {}
+    exec(compile(source.read_text(), str(source), "exec"), space)
+    done = execution_of(ScriptedBackend(space["run"]), CONFIG, directory=str(tmp_path)).run(
+        batch_of([fp32(1)], [bytes(16)]), set()
+    )
+    assert done.results[0].error == (Code.MODEL_ERROR, "KeyError: 'NOPE' (model.py:2)", False)
+
+
+def test_a_wrong_number_of_responses_is_said_with_both_numbers() -> None:
+    class Short(ScriptedBackend):
+        def execute(self, batch: Any) -> Any:
+            return super().execute(batch)[1:]
+
+    done = execution_of(Short(echo), CONFIG).run(batch_of([fp32(1)], [bytes(16)]), set())
+    error = done.results[0].error
+    assert error is not None
+    assert error[0] == Code.MODEL_OUTPUT_INVALID
+    assert "expected 1 responses, one for each request, got 0" in error[1]
+
+
+@pytest.mark.parametrize("answer", [None, 7, [1]])
+def test_a_response_that_is_none_fails_its_request_alone(answer: Any) -> None:
+    def odd(request: ModelRequest) -> Any:
+        return answer if request.label == "r1" else echo(request)
+
+    done = execution_of(ScriptedBackend(odd), CONFIG).run(
+        batch_of([fp32(1), fp32(2)], [bytes(16)]), set()
+    )
+    first, second = done.results
+    assert first.error is not None
+    assert "expected a response made of output tensors" in first.error[1]
+    assert second.error is None
+
+
+def test_an_array_of_another_dtype_names_the_output() -> None:
+    def doubled(request: ModelRequest) -> ModelResponse:
+        return ModelResponse([OutputTensor("OUT", "FP32", (1, 4), array=np.zeros((1, 4)))])
+
+    done = execution_of(ScriptedBackend(doubled), CONFIG).run(
+        batch_of([fp32(1)], [bytes(16)]), set()
+    )
+    error = done.results[0].error
+    assert error is not None
+    assert "output 'OUT' of datatype FP32: expected an array of float32, got float64" in error[1]
+
+
+def test_what_was_lent_is_taken_back_when_the_request_fails_after_all() -> None:
+    config = config_of(
+        [tensor_json("IN", "TYPE_FP32", -1)],
+        [tensor_json("OUT", "TYPE_FP32", -1), tensor_json("MORE", "TYPE_FP32", -1)],
+    )
+
+    def half(request: ModelRequest) -> ModelResponse:
+        good = OutputTensor("OUT", "FP32", (1, 8192), buffer=bytes(4 * 8192))
+        return ModelResponse([good, OutputTensor("MORE", "FP32", (1, 2), buffer=b"short")])
+
+    arena = HeapArena(room_bytes=1 << 20)
+    done = execution_of(ScriptedBackend(half), config, arena=arena).run(
+        batch_of([fp32(1)], [bytes(16)]), set()
+    )
+    error = done.results[0].error
+    assert error is not None
+    assert "output 'MORE': expected 8 bytes for FP32 [1, 2], got 5" in error[1]
+    assert arena.lent == {}
+
+
+def test_a_malformed_string_input_fails_its_request_alone() -> None:
+    good, bad = pack_bytes([b"abc"]), b"\xff\xff\xff\xff"
+    requests = [
+        request_of(inline("IN", "BYTES", (1, 1), len(bad)), ident=1),
+        request_of(inline("IN", "BYTES", (1, 1), len(good), len(bad)), ident=2),
+    ]
+    done = execution_of(ScriptedBackend(echo), STRINGS).run(batch_of(requests, [bad + good]), set())
+    first, second = done.results
+    assert first.error is not None
+    assert first.error[0] == Code.INVALID_ARGUMENT
+    assert "input 'IN': string element 0: its length says 4294967295 bytes" in first.error[1]
+    assert content(done, second.outputs[0]) == good
+
+
+def test_strings_in_shared_memory_are_copied_before_they_are_parsed() -> None:
+    packed = pack_bytes([b"abc"])
+    memory = bytearray(packed)
+
+    def overwrite_and_echo(request: ModelRequest) -> ModelResponse:
+        memory[:4] = b"\xff\xff\xff\xff"
+        assert request.inputs["IN"].array().tolist() == [[b"abc"]]
+        return echo(request)
+
+    tensor = m.Tensor("IN", "BYTES", (1, 1), m.Place.REGION, 3, 0, len(packed))
+    done = execution_of(ScriptedBackend(overwrite_and_echo), STRINGS).run(
+        batch_of([request_of(tensor)], [], HeapRegions(r3=memory)), set()
+    )
+    assert content(done, done.results[0].outputs[0]) == packed
+
+
+def test_abandoned_requests_are_not_executed() -> None:
+    backend = ScriptedBackend(echo)
+    done = execution_of(backend, CONFIG).run(
+        batch_of([fp32(1), fp32(2)], [bytes(16)]), {(1, 1), (9, 9)}
+    )
+    first, second = done.results
+    assert first.error is not None
+    assert first.error[0] == Code.CANCELLED
+    assert second.error is None
+    assert backend.sizes == [1]
+
+
+def test_a_batch_of_abandoned_requests_is_not_executed_at_all() -> None:
+    backend = ScriptedBackend(echo)
+    done = execution_of(backend, CONFIG).run(batch_of([fp32(1)], [bytes(16)]), {(1, 1)})
+    assert backend.sizes == []
+    assert done.results[0].error is not None
+
+
+def test_the_model_sees_its_own_shape_and_the_client_gets_its_own() -> None:
+    config = config_of(
+        [tensor_json("IN", "TYPE_FP32", 2, 2, reshape={"shape": [4]})],
+        [tensor_json("OUT", "TYPE_FP32", 2, 2, reshape={"shape": [4]})],
+    )
+    seen: list[tuple[int, ...]] = []
+
+    def look(request: ModelRequest) -> ModelResponse:
+        seen.append(request.inputs["IN"].shape)
+        return echo(request)
+
+    request = request_of(inline("IN", "FP32", (1, 2, 2), 16))
+    done = execution_of(ScriptedBackend(look), config).run(batch_of([request], [bytes(16)]), set())
+    assert seen == [(1, 4)]
+    assert done.results[0].outputs[0].shape == (1, 2, 2)
+
+
+def test_error_texts_of_a_batch_fit_into_one_header() -> None:
+    def fail(request: ModelRequest) -> RequestError:
+        return RequestError("é" * 8000)
+
+    done = execution_of(ScriptedBackend(fail), CONFIG).run(
+        batch_of([fp32(ident) for ident in range(200)], [bytes(16)]), set()
+    )
+    assert sum(len(result.error[1]) for result in done.results if result.error) <= ERROR_CHARS_MAX
+    assert all(result.error and len(result.error[1]) > 100 for result in done.results)
+
+
+def test_request_fields_reach_the_model() -> None:
+    seen: list[ModelRequest] = []
+
+    def look(request: ModelRequest) -> ModelResponse:
+        seen.append(request)
+        return echo(request)
+
+    request = fp32(
+        4,
+        parameters={"k": 1},
+        priority=3,
+        remaining_us=250,
+        sequence=m.Sequence("s", True, False),
+    )
+    execution_of(ScriptedBackend(look), CONFIG).run(batch_of([request], [bytes(16)]), set())
+    (got,) = seen
+    assert (got.label, got.parameters, got.priority, got.timeout_us) == ("r4", {"k": 1}, 3, 250)
+    assert (got.sequence_id, got.sequence_start, got.sequence_end) == ("s", True, False)
+    assert got.requested_outputs == ("OUT",)
+    assert not got.is_cancelled()
