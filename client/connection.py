@@ -96,6 +96,8 @@ class Connection:
             self._monitor = monitor = self._context.socket(zmq.PAIR)
             monitor.setsockopt(zmq.LINGER, 0)
             monitor.connect(name)
+            # Its descriptor signals only once somebody has looked and found nothing.
+            _get(monitor, _EVENTS)
             dealer.connect(self.address)
             self.descriptor = _get(dealer, zmq.FD)
             self.monitor_descriptor = _get(monitor, zmq.FD)
