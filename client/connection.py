@@ -21,7 +21,7 @@ HIGH_WATER_MESSAGES: Final = 1000
 COPY_BYTES_MAX: Final = 256 * 1024
 """Larger frames are sent by reference: below, pyzmq's own bookkeeping costs more than a copy."""
 BACKOFF_NS_MIN: Final = 10_000_000
-BACKOFF_NS_MAX: Final = 500_000_000
+BACKOFF_NS_MAX: Final = 100_000_000
 BYE_LINGER_MS: Final = 100
 
 _NOBLOCK: Final = int(zmq.NOBLOCK)
