@@ -147,8 +147,8 @@ class Transport:
                 self._wake()
                 sleep(max(0.0, self._opened_at + REOPEN_S_MIN - monotonic()))
                 with self.lock:
-                    self._monitor.close(0)
                     if self._closing:
+                        self._monitor.close(0)
                         return
                     self._reopen()
                 self._mended.set()
@@ -156,7 +156,8 @@ class Transport:
     def _reopen(self) -> None:
         """What the old connection had not sent or not received is gone."""
         self._poller.unregister(self._dealer)
-        self._dealer.disable_monitor()
+        self._dealer.disable_monitor()  # blocks for ever once the monitor's socket is closed
+        self._monitor.close(0)
         self._dealer.close(0)
         self._open()
 
