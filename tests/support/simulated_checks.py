@@ -1,0 +1,109 @@
+"""What must hold after every decision of the scheduler, and what must be left at the end."""
+
+from __future__ import annotations
+
+from naiad.broker.core import events as e
+from naiad.broker.core.job import Job
+from naiad.broker.core.models import ModelVersion
+from naiad.broker.core.scheduler import Scheduler
+from naiad.broker.core.world import NAMED_REGION_BASE
+from support.simulated_ledger import Violation
+
+LOAD_TIMEOUT_NS = 600 * 10**9
+
+
+def check_step(scheduler: Scheduler, now_ns: int, actions: list[e.Action]) -> None:
+    """Run after each handle(): the core's own invariants and the promises about time and order."""
+    if any(type(action) is e.Quit for action in actions):
+        return
+    scheduler.check_invariants()
+    world = scheduler.world
+    deadline_ns = scheduler.deadline_ns()
+    if world.dirty:
+        raise Violation(f"{list(world.dirty)} are still to be looked at")
+    if deadline_ns <= now_ns:
+        raise Violation(f"asked again for {deadline_ns}, it is {now_ns}")
+    waiting = 0
+    models = _models(scheduler)
+    for model in models:
+        if model.idle and len(model.queue):
+            _check_delay(model, now_ns, deadline_ns)
+        for job in model.queue.jobs():
+            if job.deadline_ns:
+                waiting += 1
+                if job.deadline_ns <= now_ns:
+                    raise Violation(f"{job} should have timed out", _token(job))
+    if waiting > len(world.deadlines):
+        raise Violation(f"{waiting} requests have deadlines, {len(world.deadlines)} are watched")
+    for action in actions:
+        if type(action) is e.SendBatch:
+            _check_order(scheduler, action)
+
+
+def _models(scheduler: Scheduler) -> list[ModelVersion]:
+    found = {instance.model: None for instance in scheduler.world.instances.values()}
+    found.update(dict.fromkeys(scheduler.world.retiring))
+    for model in scheduler.world.models.values():
+        found.update(dict.fromkeys(model.all_versions()))
+    return list(found)
+
+
+def _check_delay(model: ModelVersion, now_ns: int, deadline_ns: int) -> None:
+    """While an instance is idle nothing waits longer than the delay, and without one not at all."""
+    level = next(iter(model.queue.levels()))
+    head_ns = min(lane.head().enqueued_ns for lane in level.lanes.values())
+    due_ns = head_ns + model.batch_policy.delay_ns
+    job = level.oldest().head()
+    if now_ns >= due_ns:
+        raise Violation(f"{job} waits since {head_ns} though an instance is idle", _token(job))
+    if deadline_ns > due_ns:
+        raise Violation(f"{job} is due at {due_ns}, but asked for {deadline_ns}", _token(job))
+
+
+def _check_order(scheduler: Scheduler, action: e.SendBatch) -> None:
+    """No request goes while one of the same key and a higher level waits."""
+    slot = scheduler.world.slots.get(action.slot)
+    if slot is None:
+        return
+    for batch in slot.batches():
+        jobs = [job for job in batch.jobs if job is not None]
+        if batch.id != action.batch.id or not jobs or jobs[0].suspect:
+            continue
+        if len({job.key for job in jobs}) > 1:
+            raise Violation(f"batch {batch.id} mixes keys {jobs}", _token(jobs[0]))
+        lowest = max(job.level for job in jobs)
+        for level in jobs[0].model.queue.levels():
+            lane = level.lanes.get(jobs[0].key)
+            if lane is not None and level.rank < lowest:
+                raise Violation(f"{lane.head()} was passed over by {jobs}", _token(lane.head()))
+
+
+def _token(job: Job) -> int:
+    return int(job.request.label)
+
+
+def check_empty(scheduler: Scheduler) -> None:
+    """After every client has gone: nothing of them is left anywhere."""
+    world = scheduler.world
+    left: dict[str, object] = {
+        "sessions": {key for key in world.sessions if key != 1},
+        "deadlines": len(world.deadlines),
+        "recovering": world.recovering,
+        "regions": [key for key in world.regions if key < NAMED_REGION_BASE],
+        "retiring": world.retiring,
+        "queued": [job for model in _models(scheduler) for job in model.queue.jobs()],
+        "executing": [model for model in _models(scheduler) if model.executing],
+        "early": [
+            level for model in _models(scheduler) for level in model.queue.all_levels()
+            if level.early or level.count
+        ],
+        "batches": [slot.name for slot in world.slots.values() if any(slot.batches())],
+        "held": [slot.name for slot in world.slots.values() if slot.held],
+        "slot regions": [slot.name for slot in world.slots.values() if slot.regions - set(world.regions)],
+    }  # fmt: skip
+    known = {id(model) for model in _models(scheduler)}
+    wanted = {id(v) for model in world.models.values() for v in model.versions.values()}
+    left["forgotten versions"] = len(known - wanted)
+    left = {what: found for what, found in left.items() if found}
+    if left:
+        raise Violation(f"left at the end: {left}")

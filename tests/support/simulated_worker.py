@@ -1,0 +1,351 @@
+"""A worker process of a simulation: does to the broker's messages what a real one does.
+
+Says hello, loads, runs batches one after the other, keeps results until they are acknowledged,
+outlives its broker. It checks what it is given: batches within the limit, one key per batch,
+memory that belongs to the request, bytes that are the request's own.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from naiad.protocol import messages as m
+from naiad.protocol.errors import Code
+from support.simulated_ledger import Violation, content, token_of
+from support.simulated_models import CRASH, ERROR, Edition
+from support.simulated_time import MICROSECOND, MILLISECOND, Connection
+
+if TYPE_CHECKING:
+    from support.simulated_server import Server
+
+FINISHED_MAX = 4
+LEASE_SLOT_BYTES = 65_536
+CANCELLED = (str(Code.CANCELLED), "cancelled before it was executed", False)
+RAISED = (str(Code.MODEL_ERROR), "the model raised", False)
+Received = tuple[m.Batch, list[bytes]]
+
+
+class SimulatedWorker:
+    """One process from its start to its death. `key` is what the shell makes of its secret."""
+
+    def __init__(self, server: Server, name: str, key: int, pid: int, random: Random) -> None:
+        self.server = server
+        self.ledger = server.ledger
+        self.agenda = server.agenda
+        self.name = name
+        self.key = key
+        self.pid = pid
+        self.random = random
+        self.is_alive = True
+        self.is_stopped = False
+        """SIGSTOP: nothing it does shows until it continues or is killed."""
+        self.connection: Connection | None = None
+        self.welcomed = False
+        self.incarnation = 0
+        self.load: m.Load | None = None
+        self.edition: Edition | None = None
+        self.is_loaded = False
+        self.draining = False
+        self.waiting: deque[Received] = deque()
+        self.executing: Received | None = None
+        self.finished: OrderedDict[int, tuple[m.Results, list[bytes], m.Batch]] = OrderedDict()
+        self.abandoned: set[tuple[int, int]] = set()
+        self.page_batch = 0
+        self.regions: dict[int, m.Region] = {}
+        self.arena = m.Region(2**61 + pid, f"/naiad.sim.worker.{pid}", 1, pid, 2**30)
+        self.arena_told = False
+        self.leases: dict[tuple[int, int], list[int]] = {}
+        self._next_offset = 0
+        self._free_offsets: list[int] = []
+        self._postponed: list[Callable[[], None]] = []
+        self.agenda.after(random.randint(5, 60) * MILLISECOND, self.connect)
+
+    def __repr__(self) -> str:
+        return f"worker {self.name} pid {self.pid}"
+
+    # --- the connection ------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Say hello, as often as it takes."""
+        if not self.is_alive or (self.connection is not None and self.connection.is_open):
+            return
+        self.welcomed = False
+        self.connection = self.server.connect_worker(self)
+        if self.connection is None:
+            self.agenda.after(self.random.randint(2, 20) * MILLISECOND, self.connect)
+            return
+        load = self.load
+        unfinished = [*([self.executing] if self.executing else []), *self.waiting]
+        held = [
+            m.HeldBatch(batch.id, tuple((r.session, r.id) for r in batch.requests), True)
+            for _, _, batch in self.finished.values()
+        ]
+        held += [
+            m.HeldBatch(batch.id, tuple((r.session, r.id) for r in batch.requests), False)
+            for batch, _ in unfinished
+        ]
+        hello = m.SlotHello(
+            secret=b"", slot=self.name, device="cpu", pid=self.pid, software="simulated",
+            backends=("identity",), incarnation=self.incarnation,
+            instance=load.instance if load else 0, model=load.model if load else "",
+            version=load.version if load else 0, held=tuple(held),
+            arenas=(self.arena,) if self.arena_told else (), leases=tuple(self.leases),
+        )  # fmt: skip
+        self.connection.up.send((hello, []))
+
+    def disconnected(self) -> None:
+        """The monitor says so: connect anew at once."""
+        self.connection = None
+        self.welcomed = False
+        if not self.is_stopped:
+            self.agenda.after(self.random.randint(50, 2_000) * MICROSECOND, self.connect)
+
+    def _send(self, message: m.Message, frames: list[bytes]) -> None:
+        if self.connection is not None:
+            self.connection.up.send((message, frames))
+
+    def received(self, message: Any, frames: list[bytes]) -> None:
+        if not self.is_alive:
+            return
+        if self.is_stopped:
+            self._postponed.append(lambda: self.received(message, frames))
+            return
+        match message:
+            case m.Batch():
+                self._batch(message, frames)
+            case m.SlotWelcome(incarnation, _, keep):
+                self._welcome(incarnation, keep)
+            case m.Load():
+                self._load(message)
+            case m.Forget(ids):
+                for ident in ids:
+                    self.regions.pop(ident, None)
+                self._send(m.Forgotten(ids), [])
+            case m.Abandon(requests):
+                unfinished = [*([self.executing] if self.executing else []), *self.waiting]
+                here = {(r.session, r.id) for batch, _ in unfinished for r in batch.requests}
+                self.abandoned.update(here.intersection(requests))
+            case m.Return(leases):
+                for lease in leases:
+                    for offset in self.leases.pop(lease, ()):
+                        self.ledger.take_back(self.arena.key, offset)
+                        self._free_offsets.append(offset)
+            case m.Stop():
+                self._drain()
+
+    def _welcome(self, incarnation: int, keep: bool) -> None:
+        if incarnation != self.incarnation:
+            self.regions.clear()
+            self.incarnation = incarnation
+        self.welcomed = True
+        for results, frames, _ in self.finished.values():
+            self._send(results, frames)
+        if not keep:
+            self._drain()
+
+    def _drain(self) -> None:
+        self.draining = True
+        self._go_on()
+
+    # --- loading -------------------------------------------------------------------------
+
+    def _load(self, load: m.Load) -> None:
+        if self.load is not None:
+            raise Violation(f"{self} is {self.load.instance_name}, told to load {load}")
+        self.load = load
+        edition = self.edition = self.server.repository.edition_of(load.directory)
+        outcome = edition.outcomes.pop(0) if edition.outcomes else "ok"
+        self.ledger.tell(f"{self} loads {load.instance_name} ({outcome})")
+
+        def done() -> None:
+            if not self.is_alive:
+                return
+            if outcome == CRASH:
+                self.server.worker_dies(self, "SIGSEGV")
+            elif outcome == ERROR:
+                self.server.truth.load_failed(load.directory)
+                error = (str(Code.LOAD_FAILED), "initialize raised", False)
+                self._send(m.Loaded(load.instance, error, edition.load_ns), [])
+                self.server.worker_dies(self, "exit code 3")
+            else:
+                self.is_loaded = True
+                self.server.truth.load_succeeded(load.directory)
+                self._send(m.Loaded(load.instance, None, edition.load_ns), [edition.config])
+                self._go_on()
+
+        self.agenda.after(edition.load_ns, done)
+
+    # --- executing -----------------------------------------------------------------------
+
+    def _batch(self, batch: m.Batch, frames: list[bytes]) -> None:
+        while self.finished and next(iter(self.finished)) <= batch.acknowledged:
+            self.finished.popitem(last=False)
+        for region in batch.regions:
+            self.regions[region.id] = region
+        if not self.is_loaded or len(self.waiting) > 1:
+            raise Violation(f"{self} cannot take batch {batch.id}: {len(self.waiting)} wait")
+        self._check(batch)
+        self.waiting.append((batch, frames))
+        self._go_on()
+
+    def _check(self, batch: m.Batch) -> None:
+        assert self.edition is not None
+        config = self.edition.config
+        rows_max = config["max_batch_size"]
+        shapes = [request.inputs[0].shape for request in batch.requests]
+        if len(shapes) > 1 and "dynamic_batching" not in config:
+            raise Violation(f"{len(shapes)} requests in one batch of the default scheduler")
+        if rows_max and sum(shape[0] for shape in shapes) > rows_max:
+            raise Violation(f"batch {batch.id}: {shapes}, at most {rows_max} rows")
+        if len({shape[1:] for shape in shapes}) > 1:
+            raise Violation(f"batch {batch.id} mixes {shapes}")
+
+    def _go_on(self) -> None:
+        """Begin the next batch, or end when there is nothing left and nobody wants more."""
+        if not self.is_alive or self.executing is not None:
+            return
+        if not self.waiting:
+            if self.draining and (self.load is None or self.is_loaded):
+                self.server.worker_dies(self, "exit code 0")
+            return
+        assert self.edition is not None
+        received = self.executing = self.waiting.popleft()
+        batch, frames = received
+        self.page_batch = batch.id
+        rows = 0
+        dies = False
+        for request in batch.requests:
+            if (request.session, request.id) in self.abandoned:
+                continue
+            token = self._read(request, frames)
+            self.ledger.begin(token, f"{self} in batch {batch.id}")
+            dies = dies or self.ledger.records[token].is_poison
+            tensor = request.inputs[0]
+            rows += tensor.shape[0] if len(tensor.shape) > 1 else 1
+        took_ns = self.edition.service_ns + rows * self.edition.row_ns
+        took_ns = int(took_ns * self.random.uniform(0.9, 1.4))
+        if dies:
+            self.agenda.after(
+                took_ns // 2, lambda: self.server.worker_dies(self, "SIGSEGV", is_own=True)
+            )
+            return
+        skipped = frozenset(self.abandoned)
+        self.agenda.after(took_ns, lambda: self._finish(received, took_ns, skipped))
+
+    def _finish(
+        self, received: Received, took_ns: int, skipped: frozenset[tuple[int, int]]
+    ) -> None:
+        if not self.is_alive:
+            return
+        if self.is_stopped:
+            self._postponed.append(lambda: self._finish(received, took_ns, skipped))
+            return
+        batch, frames = received
+        answers: list[bytes] = [b""]
+        results = [self._result(one, frames, answers, skipped) for one in batch.requests]
+        for request in batch.requests:
+            self.ledger.running.pop(int(request.label), None)
+        self.page_batch = 0
+        self.executing = None
+        arenas = () if self.arena_told or not self.leases else (self.arena,)
+        self.arena_told = self.arena_told or bool(arenas)
+        durations = m.Durations(took_ns // 10, took_ns - took_ns // 5, took_ns // 10)
+        message = m.Results(batch.id, tuple(results), durations, 0, arenas)
+        assert self.load is not None
+        self.server.truth.executed(self.load.directory)
+        self.finished[batch.id] = (message, answers, batch)
+        if len(self.finished) > FINISHED_MAX:
+            self.finished.popitem(last=False)
+        self.abandoned.difference_update((r.session, r.id) for r in batch.requests)
+        if self.welcomed:
+            self._send(message, answers)
+        self._go_on()
+
+    def _result(
+        self,
+        request: m.BatchRequest,
+        frames: list[bytes],
+        answers: list[bytes],
+        skipped: frozenset[tuple[int, int]],
+    ) -> m.BatchResult:
+        if (request.session, request.id) in skipped:
+            return m.BatchResult(CANCELLED, ())
+        token = self._read(request, frames)
+        if self.ledger.records[token].raises:
+            return m.BatchResult(RAISED, ())
+        source = request.inputs[0]
+        output = request.outputs[0] if request.outputs else m.OutputRequest("Y")
+        place, where, offset = int(m.Place.INLINE), 0, 0
+        if output.place == m.Place.REGION:
+            place, where, offset = output.place, output.region, output.offset
+            region = self._region(where, token)
+            self.ledger.write(region.key, offset, token, repr(self))
+        elif self.random.random() < 0.3:
+            place, where, offset = int(m.Place.LEASE), self.arena.id, self._lend(request, token)
+        elif source.size <= 16_384:
+            offset = len(answers[0])
+            answers[0] += content(token, source.size)
+        else:
+            answers.append(content(token, source.size))
+            where = len(answers) - 1
+        tensor = m.Tensor("Y", source.datatype, source.shape, place, where, offset, source.size)
+        return m.BatchResult(None, (tensor,))
+
+    def _lend(self, request: m.BatchRequest, token: int) -> int:
+        if self._free_offsets:
+            offset = self._free_offsets.pop()
+        else:
+            offset, self._next_offset = self._next_offset, self._next_offset + LEASE_SLOT_BYTES
+        self.ledger.lend(self.arena.key, offset, token)
+        self.leases.setdefault((request.session, request.id), []).append(offset)
+        return offset
+
+    def _region(self, ident: int, token: int) -> m.Region:
+        found = self.regions.get(ident)
+        if found is None:
+            raise Violation(f"{self} was never told about region {ident}", token)
+        return found
+
+    def _read(self, request: m.BatchRequest, frames: list[bytes]) -> int:
+        """The token in the request's input, checked against what its label says it must be."""
+        token = int(request.label)
+        tensor = request.inputs[0]
+        if tensor.place == m.Place.REGION:
+            region = self._region(tensor.region, token)
+            self.ledger.read(region.key, tensor.offset, token, repr(self))
+            return token
+        data = frames[tensor.region][tensor.offset : tensor.offset + tensor.size]
+        if token_of(data, tensor.size) != token:
+            raise Violation(f"{self} got other bytes than those of request {token}", token)
+        return token
+
+    # --- dying ---------------------------------------------------------------------------
+
+    def die(self) -> None:
+        """Everything stops here. What it had executed may be executed once more."""
+        self.is_alive = False
+        had = [batch for _, _, batch in self.finished.values()]
+        if self.executing is not None:
+            had.append(self.executing[0])
+        for batch in had:
+            for request in batch.requests:
+                token = int(request.label)
+                self.ledger.running.pop(token, None)
+                self.ledger.excuse(token, f"{self} died")
+
+    def stop(self, for_ns: int) -> None:
+        """SIGSTOP, and SIGCONT later if it is still alive then."""
+        self.is_stopped = True
+
+        def go_on() -> None:
+            self.is_stopped = False
+            postponed, self._postponed = self._postponed, []
+            for what in postponed:
+                what()
+            if self.is_alive and self.connection is None:
+                self.connect()
+
+        self.agenda.after(for_ns, go_on)
