@@ -30,18 +30,24 @@ class Lane:
 class Level:
     """All lanes of one priority. `early` jobs left the lanes but still count as queued."""
 
-    __slots__ = ("_heads", "count", "early", "lanes", "rank")
+    __slots__ = ("_heads", "_notes", "count", "early", "lanes", "rank")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.lanes: dict[object, Lane] = {}
-        self._heads: list[tuple[int, int, Lane]] = []
+        self._heads: list[tuple[int, int, int, Lane]] = []
+        """(since when, job, note, lane): the note tells two lanes apart that had the same job."""
+        self._notes = 0
         self.count = 0
         self.early = 0
 
     def push(self, job: Job, front: bool) -> None:
         lane = self.lanes.get(job.key)
         if lane is None:
+            if len(self.lanes) == 1:
+                # Heads are not noted while there is one lane only.
+                for alone in self.lanes.values():
+                    self._note_head(alone, alone.head())
             lane = self.lanes[job.key] = Lane(job.key)
         lane.jobs[job.number] = job
         if front:
@@ -70,7 +76,7 @@ class Level:
             if not self._heads:
                 for lane in self.lanes.values():
                     self._note_head(lane, lane.head())
-            _, number, lane = self._heads[0]
+            _, number, _, lane = self._heads[0]
             if self.lanes.get(lane.key) is lane and lane.head().number == number:
                 return lane
             heapq.heappop(self._heads)
@@ -80,11 +86,11 @@ class Level:
         return heapq.nsmallest(limit, self.lanes.values(), key=lambda lane: lane.head().enqueued_ns)
 
     def _note_head(self, lane: Lane, head: Job) -> None:
-        heapq.heappush(self._heads, (head.enqueued_ns, head.number, lane))
+        self._notes += 1
+        heapq.heappush(self._heads, (head.enqueued_ns, head.number, self._notes, lane))
         if len(self._heads) > 64 and len(self._heads) > 4 * len(self.lanes):
-            self._heads = [
-                (j.enqueued_ns, j.number, a) for a in self.lanes.values() for j in [a.head()]
-            ]
+            heads = enumerate((one, one.head()) for one in self.lanes.values())
+            self._heads = [(job.enqueued_ns, job.number, n, one) for n, (one, job) in heads]
             heapq.heapify(self._heads)
 
 
