@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run scenarios of the simulation again: `replay.py SEED` tells the story, `replay.py A-B` runs many."""
+"""Run scenarios again: `replay.py SEED` tells the story of one, `replay.py A-B` runs many."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ def tell(seed: int, lines: int) -> bool:
         print()
         traceback.print_exc(limit=-6)
         return False
-    print(
-        f"seed {seed}: {simulation.server.steps} decisions, {len(simulation.ledger.records)} requests, well"
-    )
+    requests = len(simulation.ledger.records)
+    print(f"seed {seed}: {simulation.server.steps} decisions, {requests} requests, well")
     return True
 
 
@@ -46,9 +45,8 @@ def run_many(first: int, last: int) -> list[int]:
             failed.append(seed)
             print(f"seed {seed}: {type(fault).__name__}: {str(fault)[:200]}", flush=True)
     count = last + 1 - first
-    print(
-        f"{count} scenarios in {time.monotonic() - begun:.1f} s, {len(failed)} failed: {failed[:20]}"
-    )
+    took_s = time.monotonic() - begun
+    print(f"{count} scenarios in {took_s:.1f} s, {len(failed)} failed: {failed[:20]}")
     return failed
 
 

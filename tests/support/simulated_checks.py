@@ -85,6 +85,7 @@ def _token(job: Job) -> int:
 def check_empty(scheduler: Scheduler) -> None:
     """After every client has gone: nothing of them is left anywhere."""
     world = scheduler.world
+    known_regions = set(world.regions)
     left: dict[str, object] = {
         "sessions": {key for key in world.sessions if key != 1},
         "deadlines": len(world.deadlines),
@@ -99,7 +100,7 @@ def check_empty(scheduler: Scheduler) -> None:
         ],
         "batches": [slot.name for slot in world.slots.values() if any(slot.batches())],
         "held": [slot.name for slot in world.slots.values() if slot.held],
-        "slot regions": [slot.name for slot in world.slots.values() if slot.regions - set(world.regions)],
+        "slot regions": [slot.name for slot in world.slots.values() if slot.regions - known_regions],
     }  # fmt: skip
     known = {id(model) for model in _models(scheduler)}
     wanted = {id(v) for model in world.models.values() for v in model.versions.values()}

@@ -31,6 +31,8 @@ class Record:
     label: str
     executions: int = 0
     excuses: int = 0
+    deaths_alone: int = 0
+    """Workers that died while they executed it in a batch of its own."""
     resends: int = 0
     answers: int = 0
     cancel_asked: bool = False
@@ -72,7 +74,7 @@ class Ledger:
             self.story.append((self.agenda.now_ns, token, f"{text} {shown}" if shown else text))
 
     def begin(self, token: int, where: str) -> None:
-        """A worker begins to execute a request: no other may have it, and there must be a reason."""
+        """A worker begins to execute a request: nobody else has it, a second time needs a reason."""
         record = self.records[token]
         record.executions += 1
         self.tell(f"executed by {where}", token)

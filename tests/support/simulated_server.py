@@ -45,7 +45,7 @@ ErrorJudge = Callable[[SimulatedClient, Record, tuple[str, str, bool]], None]
 
 
 class Server:
-    """`start`, then let the agenda run. `judge_error` decides which error answers are legitimate."""
+    """`start`, then let the agenda run. `judge_error` decides which error answers are right."""
 
     def __init__(
         self,

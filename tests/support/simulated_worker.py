@@ -25,6 +25,7 @@ FINISHED_MAX = 4
 LEASE_SLOT_BYTES = 65_536
 CANCELLED = (str(Code.CANCELLED), "cancelled before it was executed", False)
 RAISED = (str(Code.MODEL_ERROR), "the model raised", False)
+Key = tuple[int, int]
 Received = tuple[m.Batch, list[bytes]]
 
 
@@ -103,7 +104,7 @@ class SimulatedWorker:
         if not self.is_stopped:
             self.agenda.after(self.random.randint(50, 2_000) * MICROSECOND, self.connect)
 
-    def _send(self, message: m.Message, frames: list[bytes]) -> None:
+    def _send(self, message: m.Message, frames: list[Any]) -> None:
         if self.connection is not None:
             self.connection.up.send((message, frames))
 
@@ -141,6 +142,8 @@ class SimulatedWorker:
             self.regions.clear()
             self.incarnation = incarnation
         self.welcomed = True
+        if self.load is not None and self.edition is not None and self.is_loaded:
+            self._send(m.Loaded(self.load.instance, None, 1), [self.edition.config])
         for results, frames, _ in self.finished.values():
             self._send(results, frames)
         if not keep:
@@ -235,9 +238,7 @@ class SimulatedWorker:
         skipped = frozenset(self.abandoned)
         self.agenda.after(took_ns, lambda: self._finish(received, took_ns, skipped))
 
-    def _finish(
-        self, received: Received, took_ns: int, skipped: frozenset[tuple[int, int]]
-    ) -> None:
+    def _finish(self, received: Received, took_ns: int, skipped: frozenset[Key]) -> None:
         if not self.is_alive:
             return
         if self.is_stopped:
@@ -269,7 +270,7 @@ class SimulatedWorker:
         request: m.BatchRequest,
         frames: list[bytes],
         answers: list[bytes],
-        skipped: frozenset[tuple[int, int]],
+        skipped: frozenset[Key],
     ) -> m.BatchResult:
         if (request.session, request.id) in skipped:
             return m.BatchResult(CANCELLED, ())
@@ -330,6 +331,9 @@ class SimulatedWorker:
         had = [batch for _, _, batch in self.finished.values()]
         if self.executing is not None:
             had.append(self.executing[0])
+            if len(self.executing[0].requests) == 1:
+                token = int(self.executing[0].requests[0].label)
+                self.ledger.records[token].deaths_alone += 1
         for batch in had:
             for request in batch.requests:
                 token = int(request.label)

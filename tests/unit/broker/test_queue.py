@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from naiad.broker.core.job import Job
 from naiad.broker.core.queue import Level, ModelQueue
 from support.simulated_jobs import job
 
@@ -52,7 +53,7 @@ def test_a_job_that_comes_back_gets_a_new_lane_beside_its_old_note() -> None:
 def test_the_oldest_lane_is_the_one_whose_head_waited_longest(seed: int) -> None:
     random = Random(seed)
     level = Level(0)
-    here = {}
+    here: dict[int, Job] = {}
     for number in range(1, 400):
         if here and random.random() < 0.5:
             gone = random.choice(list(here.values()))
