@@ -110,6 +110,7 @@ class Loop:
     def _turn(self) -> None:
         ready = self._wait()
         events: list[e.Event] = []
+        is_somebody_gone = False
         for source in ready:
             if source is self._workers.transport.socket:
                 events += self._workers.drain()
@@ -121,16 +122,23 @@ class Loop:
                 events += self._heed_signals()
             elif source == self._helper_descriptor:
                 events += self._repository.answers()
+            else:
+                is_somebody_gone = True
         # Deaths after messages: a worker's last results count although it is dead now.
-        events += self._workers.disconnected()
-        events += self._clients.disconnected()
+        if is_somebody_gone:
+            events += self._note_the_gone()
+        if self._workers.has_suspects:
+            events += self._workers.settled_deaths(time.monotonic_ns())
+        self._handle(events)
+
+    def _note_the_gone(self) -> list[e.Event]:
+        events = [*self._workers.disconnected(), *self._clients.disconnected()]
         for dead in self._liveness.dead():
             if dead.is_slot:
                 self._workers.note_death(dead)
             else:
                 events.append(e.SessionEnded(dead.key))
-        events += self._workers.settled_deaths(time.monotonic_ns())
-        self._handle(events)
+        return events
 
     def _wait(self) -> list[Any]:
         if self._repository.descriptor != self._helper_descriptor:

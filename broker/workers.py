@@ -60,6 +60,7 @@ class Workers:
         self._processes: dict[int, _Process] = {}
         self._by_peer: dict[bytes, _Process] = {}
         self._by_descriptor: dict[int, _Process] = {}
+        self._suspects: dict[int, _Process] = {}
         self._supervisor: bytes | None = None
         self._statuses: dict[int, int] = {}
 
@@ -139,6 +140,7 @@ class Workers:
         process.peer = received.peer
         if not process.kill_reason:
             process.kill_at_ns = 0
+            self._suspects.pop(key, None)
         self._by_peer[received.peer] = process
         self._by_descriptor[descriptor] = process
         self._liveness.watch(key, is_slot=True, pid=peer.pid, pidfd=peer.pidfd)
@@ -157,15 +159,20 @@ class Workers:
             process.peer = None
             if not process.kill_at_ns:
                 process.kill_at_ns = now_ns + SUSPICION_NS
+                self._suspects[process.key] = process
                 self._liveness.signal(process.key, signal.SIGUSR1)
         return []
 
     # --- suspicion and death -----------------------------------------------------------
 
+    @property
+    def has_suspects(self) -> bool:
+        return bool(self._suspects)
+
     def deadline_ns(self) -> int:
         """When a suspect must be killed or a death told."""
         earliest = NEVER_NS
-        for process in self._processes.values():
+        for process in self._suspects.values():
             if process.dead_since_ns:
                 earliest = min(earliest, process.dead_since_ns + STATUS_WAIT_NS)
             elif process.kill_at_ns:
@@ -176,11 +183,12 @@ class Workers:
         process = self._processes.get(dead.key)
         if process is not None and not process.dead_since_ns:
             process.dead_since_ns = time.monotonic_ns()
+            self._suspects[process.key] = process
 
     def settled_deaths(self, now_ns: int) -> list[e.Event]:
         """Deaths whose reason is known by now, and kills that are due."""
         events: list[e.Event] = []
-        for process in list(self._processes.values()):
+        for process in list(self._suspects.values()):
             if process.dead_since_ns:
                 knows = self._supervisor is None or process.pid in self._statuses
                 if knows or now_ns >= process.dead_since_ns + STATUS_WAIT_NS:
@@ -238,6 +246,7 @@ class Workers:
 
     def _drop(self, process: _Process) -> None:
         self._processes.pop(process.key, None)
+        self._suspects.pop(process.key, None)
         if process.peer is not None:
             self._by_peer.pop(process.peer, None)
             self.transport.forget(process.peer)
