@@ -96,14 +96,19 @@ class FakeWorkerBroker:
         self.send(m.SlotWelcome(self.incarnation, "fake", keep))
         return hello
 
-    def load(self, config: dict[str, Any] | None = None, directory: str = "/nowhere") -> Heard:
+    def load(self, config: dict[str, Any] | None = None, **fields: Any) -> Heard:
         """Send LOAD and wait for LOADED, whatever it says."""
-        config = IDENTITY_CONFIG if config is None else config
-        name = config["name"]
-        load = m.Load(7, name, 1, f"{name}_0", directory, "KIND_CPU", 0, 0)
-        self.send(load, [json.dumps(config).encode()])
+        self.send_load(config, **fields)
         message, payload = self.expect(m.Loaded)
         return Heard(message, payload)
+
+    def send_load(
+        self, config: dict[str, Any] | None = None, *, directory: str = "/nowhere", threads: int = 0
+    ) -> None:
+        config = IDENTITY_CONFIG if config is None else config
+        name = config["name"]
+        load = m.Load(7, name, 1, f"{name}_0", directory, "KIND_CPU", 0, threads)
+        self.send(load, [json.dumps(config).encode()])
 
     def send_batch(
         self,
