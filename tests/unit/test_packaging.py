@@ -50,7 +50,7 @@ def test_every_pure_module_is_covered_by_the_contract() -> None:
 def test_the_client_needs_only_what_it_says() -> None:
     ours = loaded_after("import naiad.client")
     stdlib = sys.stdlib_module_names
-    allowed = {"naiad", "zmq", "msgpack", "numpy", "posix_ipc", "typing_extensions"}
+    allowed = {"naiad", "zmq", "msgpack", "numpy", "posix_ipc", "cython_runtime"}
     foreign = {name for name in ours if name not in stdlib and not name.startswith("_")}
     assert foreign <= allowed
 
