@@ -99,7 +99,7 @@ class Signature:
                 raise self._wrong_shape(spec, shape)
             count = 1
             for dim, wanted in zip(shape, expected, strict=True):
-                if dim != wanted and (wanted >= 0 or dim < 0):
+                if dim < 0 or (dim != wanted and wanted >= 0):
                     raise self._wrong_shape(spec, shape)
                 count *= dim
             item_bytes = spec[3]
