@@ -19,7 +19,7 @@ from naiad.broker.core.job import Batch, Job, JobState
 from naiad.broker.core.models import ModelState, ModelVersion
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
-from naiad.protocol.errors import error_from_wire
+from naiad.protocol.errors import NaiadError, error_from_wire
 from naiad.protocol.messages import BatchRequest, InferAnswer, Place, Region, Tensor
 
 _INLINE = int(Place.INLINE)
@@ -454,10 +454,28 @@ class Dispatch:
                 model.queue.level(job.level).early -= 1
                 model.statistics.rejected_count += 1
                 self._answers.abandon(job, timeout_error())
-                self.tell_abandoned(job)
+                self._tell_abandoned(job)
             self._world.dirty[model] = None
 
-    def tell_abandoned(self, job: Job) -> None:
+    def cancel(self, job: Job, fault: NaiadError) -> None:
+        """End a job with CANCELLED: at once when queued, by word to its worker when that has it."""
+        model = job.model
+        model.statistics.cancel_count += 1
+        if job.state is JobState.QUEUED:
+            model.queue.remove(job)
+            if job.deadline_ns:
+                self._world.deadlines.discard(job)
+            self._answers.withdraw(job, fault)
+        else:
+            if job.state is JobState.EARLY:
+                model.queue.level(job.level).early -= 1
+                if job.deadline_ns:
+                    self._world.deadlines.discard(job)
+            self._answers.abandon(job, fault)
+            self._tell_abandoned(job)
+        self._world.wake(model)
+
+    def _tell_abandoned(self, job: Job) -> None:
         batch = job.batch
         if batch is not None:
             message = m.Abandon(((job.session.key, job.request.id),))

@@ -279,7 +279,7 @@ class Fleet:
                     job.model.queue.level(job.level).early -= 1
                     if job.deadline_ns:
                         self._world.deadlines.discard(job)
-                if suspected and truncated and _uses(job, truncated):
+                if suspected and truncated and job.uses(truncated):
                     guilty = True
                     self._answers.fail(job, _truncated(job))
                 elif suspected and self._judge(job, alone, reason):
@@ -427,13 +427,6 @@ class Fleet:
 def json_bytes(value: Json) -> bytes:
     """Compact JSON, as payload frames carry it."""
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _uses(job: Job, regions: tuple[int, ...]) -> bool:
-    inputs = any(t.place == m.Place.REGION and t.region in regions for t in job.request.inputs)
-    return inputs or any(
-        o.place == m.Place.REGION and o.region in regions for o in job.request.outputs
-    )
 
 
 def _truncated(job: Job) -> RequestError:

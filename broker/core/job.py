@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import IntEnum
 from typing import TYPE_CHECKING
+
+from naiad.protocol.messages import Place
 
 if TYPE_CHECKING:
     from naiad.broker.core.events import Frames
@@ -62,6 +65,12 @@ class Job:
         self.enqueued_ns = now_ns
         self.first_enqueued_ns = now_ns
         self.state = JobState.QUEUED
+
+    def uses(self, regions: Collection[int]) -> bool:
+        """Whether an input or output lies in one of these regions (the broker's ids)."""
+        return any(
+            t.place == Place.REGION and t.region in regions for t in self.request.inputs
+        ) or any(o.place == Place.REGION and o.region in regions for o in self.request.outputs)
 
     def __repr__(self) -> str:
         return (

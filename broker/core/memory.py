@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.events import (
     SaveState,
     SendReply,
@@ -19,8 +22,9 @@ from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 class Memory:
     """Registers and forgets regions, and passes the end of leases on to the workers that lent."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, dispatch: Dispatch) -> None:
         self._world = world
+        self._dispatch = dispatch
 
     # --- a session's own regions -------------------------------------------------------
 
@@ -56,8 +60,23 @@ class Memory:
     def dropped(self, session: Session, call: int, ident: int) -> None:
         region = session.regions.pop(ident, None)
         if region is not None:
+            self._cancel_users([session], (region.id,))
             self._forget([region.id])
         self._world.actions.append(SendReply(session.key, call, None, {}))
+
+    def _cancel_users(self, sessions: Iterable[Session], gone: tuple[int, ...]) -> None:
+        """Nothing is sent to a worker, now or after a death, that names a region nobody knows."""
+        for session in sessions:
+            for job in list(session.jobs.values()):
+                if job.uses(gone):
+                    self._dispatch.cancel(
+                        job,
+                        RequestError(
+                            "request was cancelled: a shared memory region it uses was"
+                            " unregistered; wait for the answer first",
+                            code=Code.CANCELLED,
+                        ),
+                    )
 
     def _forget(self, numbers: list[int]) -> None:
         world = self._world
@@ -197,5 +216,6 @@ class Memory:
     def forget_named(self, names: tuple[str, ...]) -> None:
         gone = [one for name in names if (one := self._world.named_regions.pop(name, None))]
         if gone:
+            self._cancel_users(self._world.sessions.values(), tuple(one.region.id for one in gone))
             self._forget([one.region.id for one in gone])
             self._world.actions.append(SaveState())

@@ -57,7 +57,7 @@ class Scheduler:
         self._catalog = Catalog(self.world, explicit=explicit)
         self._fleet = Fleet(self.world, self._answers, self._dispatch, self._catalog.settled)
         self._catalog.fleet = self._fleet
-        self._memory = Memory(self.world)
+        self._memory = Memory(self.world, self._dispatch)
         self._recovery = Recovery(
             self.world,
             self._answers,
@@ -266,25 +266,8 @@ class Scheduler:
         session.ended = True
         self.world.sessions.pop(session.key, None)
         for job in list(session.jobs.values()):
-            self._withdraw(job)
+            self._dispatch.cancel(job, cancelled_error())
         self._memory.session_ended(session)
-
-    def _withdraw(self, job: Any) -> None:
-        """Cancel a job: at once when queued, by word to its worker when that has it."""
-        job.model.statistics.cancel_count += 1
-        if job.state is JobState.QUEUED:
-            job.model.queue.remove(job)
-            if job.deadline_ns:
-                self.world.deadlines.discard(job)
-            self._answers.withdraw(job, cancelled_error())
-        elif job.state in (JobState.EARLY, JobState.EXECUTING):
-            if job.state is JobState.EARLY:
-                job.model.queue.level(job.level).early -= 1
-                if job.deadline_ns:
-                    self.world.deadlines.discard(job)
-            self._answers.abandon(job, cancelled_error())
-            self._dispatch.tell_abandoned(job)
-        self.world.wake(job.model)
 
     def _cancel_asked(self, event: e.CancelAsked) -> None:
         session = self.world.sessions.get(event.session)
@@ -293,7 +276,7 @@ class Scheduler:
         for request_id in event.ids:
             job = session.jobs.get(request_id)
             if job is not None:
-                self._withdraw(job)
+                self._dispatch.cancel(job, cancelled_error())
 
     def _leases_released(self, event: e.LeasesReleased) -> None:
         session = self.world.sessions.get(event.session)
