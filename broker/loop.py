@@ -168,6 +168,7 @@ class Loop:
         now_ns = time.monotonic_ns()
         if now_ns >= self._housekeeping_ns:
             self._housekeeping_ns = now_ns + HOUSEKEEPING_NS
+            self._repository.rest()
             events += self._clients.named_regions_gone(self._scheduler.world.named_regions)
         self._perform(self._scheduler.handle(events, now_ns, time.time_ns() // 1_000_000))
         self._events_since_collection += len(events)
