@@ -110,15 +110,23 @@ def _devices(config: ModelConfig, devices: Sequence[str]) -> Iterator[str]:
 def _scheduling(config: ModelConfig) -> Iterator[str]:
     raw = config.raw
     if "sequence_batching" in raw:
-        batching = raw["sequence_batching"]
+        sequences = raw["sequence_batching"]
         yield (
             f"sequence_batching: stateful models are {RELEASE}; make the state an ordinary output "
             "that the client sends back as an input"
         )
-        if batching.get("state"):
+        if sequences.get("state"):
             yield f"sequence_batching.state: implicit state is {RELEASE}"
-        if batching.get("iterative_sequence"):
+        if sequences.get("iterative_sequence"):
             yield f"sequence_batching.iterative_sequence: rescheduled requests are {RELEASE}"
+    batching = config.dynamic_batching
+    if batching is not None and batching.preserve_ordering:
+        count = sum(group.count for group in config.instance_groups)
+        if count > 1:
+            yield (
+                f"dynamic_batching.preserve_ordering with {count} instances is {RELEASE}; use one "
+                "instance, whose answers are in order, or remove preserve_ordering"
+            )
     if config.decoupled:
         yield (
             f"model_transaction_policy.decoupled: several responses to one request are {RELEASE}; "

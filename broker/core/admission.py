@@ -92,6 +92,10 @@ class Admission:
             model = world.found[key] = self.find(*key)
         if request.sequence is not None:
             raise _not_yet("sequence_id", "sequence batching")
+        if request.fairness_key:
+            raise _not_yet("fairness_key", "fairness between users")
+        if request.accounting_key:
+            raise _not_yet("accounting_key", "accounting")
         signature = model.signature
         assert signature is not None, "a READY model has a signature"
         rows, batch_key = signature.check(request)

@@ -172,3 +172,11 @@ def test_what_has_no_effect_is_a_warning() -> None:
     assert '"../x.so" is ignored' in runtime
     assert "empty key" in empty
     assert template.endswith(": k")
+
+
+def test_answers_in_order_are_promised_by_one_instance_only() -> None:
+    ordered = {"max_batch_size": 8, "dynamic_batching": {"preserve_ordering": True}}
+
+    assert refused({**ordered, **group(kind="KIND_CPU", count=1)}) == []
+    (sentence,) = refused({**ordered, **group(kind="KIND_CPU", count=2)})
+    assert "preserve_ordering with 2 instances" in sentence
