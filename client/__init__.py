@@ -3,9 +3,10 @@
 Loads only pyzmq, msgpack, numpy and posix_ipc beyond the standard library.
 """
 
+from naiad.client.aio import AsyncClient
 from naiad.client.arguments import prepare
 from naiad.client.futures import Future
-from naiad.client.requests import InferInput, OutputPlace
+from naiad.client.requests import InferInput, OutputPlace, Prepared
 from naiad.client.results import InferResult, Output
 from naiad.client.sync import Client
 from naiad.client.tensors import from_bfloat16, to_bfloat16
@@ -20,6 +21,7 @@ from naiad.protocol.errors import (
 )
 
 __all__ = [
+    "AsyncClient",
     "Client",
     "Code",
     "Future",
@@ -30,6 +32,7 @@ __all__ = [
     "NaiadError",
     "Output",
     "OutputPlace",
+    "Prepared",
     "ProtocolError",
     "RequestError",
     "Unavailable",

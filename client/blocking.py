@@ -20,14 +20,14 @@ from typing import Any, Final
 
 from naiad.client.calls import Completion
 from naiad.client.control import parsed_reply
-from naiad.client.driver import Driver
+from naiad.client.driver import Driver, copy_of, over_budget
 from naiad.client.futures import CANCELLED, DONE, LOG, PENDING, Future, Wish
 from naiad.client.pump import Pump
 from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
 from naiad.client.session import Phase
 from naiad.protocol import messages as m
-from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable, error_from_wire
+from naiad.protocol.errors import NaiadError, RequestError
 
 SUBMITTED_MAX: Final = 16
 """Submitted requests that wait for a thread to drive the socket while others are under way."""
@@ -70,6 +70,7 @@ class BlockingDriver:
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
         self._watched: tuple[int, ...] = ()
+        driver.connection.before_close(self._unwatch)
 
     # --- requests and calls ------------------------------------------------------------------
 
@@ -92,12 +93,7 @@ class BlockingDriver:
     def _wait_for_room(self, inline_bytes: int) -> None:
         session = self.driver.session
         if not self._waits_for_room or self.leader == threading.get_ident():
-            raise Unavailable(
-                f"{session.unanswered} requests with {session.bytes_in_flight} inline bytes are in"
-                f" flight; the server allows this client {session.requests_max} and"
-                f" {session.bytes_max} bytes; wait for answers first",
-                code=Code.BUDGET_EXCEEDED,
-            )
+            raise over_budget(session)
         wish = Wish(inline_bytes)
         with self._lock:
             if session.has_room(inline_bytes):
@@ -311,7 +307,7 @@ class BlockingDriver:
         driver.turn(now_ns, self._completions)
         if self._completions or driver.session.fault is not None:
             self._settle()
-        if (driver.connection.descriptor, driver.connection.monitor_descriptor) != self._watched:
+        if not self._watched and driver.connection.is_open:
             self._watch()
         self._is_busy = False
 
@@ -323,15 +319,15 @@ class BlockingDriver:
                 self.driver.watch()
 
     def _watch(self) -> None:
-        """There is another socket than last time, or none."""
-        for descriptor in self._watched:
-            if descriptor >= 0:
-                self._poll.unregister(descriptor)
         connection = self.driver.connection
         self._watched = (connection.descriptor, connection.monitor_descriptor)
         for descriptor in self._watched:
-            if descriptor >= 0:
-                self._poll.register(descriptor, select.POLLIN)
+            self._poll.register(descriptor, select.POLLIN)
+
+    def _unwatch(self) -> None:
+        watched, self._watched = self._watched, ()
+        for descriptor in watched:
+            self._poll.unregister(descriptor)
 
     def _sleep_ms(self, now_ns: int, deadline_ns: int) -> int | None:
         soonest_ns = self.driver.deadline_ns()
@@ -416,8 +412,3 @@ def _abandon(driver: Driver, wake: int) -> None:
     """Also when a client was simply forgotten, and at exit."""
     driver.close()
     os.close(wake)
-
-
-def copy_of(fault: NaiadError) -> NaiadError:
-    """Raised in several threads, one exception object would collect all their tracebacks."""
-    return error_from_wire(fault.wire())

@@ -48,7 +48,10 @@ class Calls:
     def __init__(self) -> None:
         self._last_id = 0
         self._calls: dict[int, Call] = {}
+        self._registrations: list[Call] = []
+        """Due, and to be sent before any request: it may name the region."""
         self._due: list[Call] = []
+        """Due after the requests that were submitted before."""
         self._regions: dict[int, m.Region] = {}
 
     def __len__(self) -> int:
@@ -91,16 +94,23 @@ class Calls:
 
     @property
     def has_messages(self) -> bool:
-        return bool(self._due)
+        return bool(self._due or self._registrations)
+
+    def registrations(self) -> list[Message]:
+        """What to send now, before requests."""
+        return self._sent(self._registrations)
 
     def messages(self) -> list[Message]:
-        """What to send now, in order."""
+        """What to send now, after requests."""
+        return self._sent(self._due)
+
+    def _sent(self, due: list[Call]) -> list[Message]:
         out = []
-        for call in self._due:
+        for call in due:
             if call.id in self._calls:
                 call.sent = True
                 out.append(call.message)
-        self._due.clear()
+        due.clear()
         return out
 
     def replied(self, reply: m.Reply, frames: Sequence[Any], out: list[Completion]) -> bool:
@@ -117,7 +127,7 @@ class Calls:
         return True
 
     def repeat(self, same_broker: bool, out: list[Completion]) -> None:
-        """There is a new connection. Regions come first: requests that name them follow."""
+        """There is a new connection; `same_broker`: it knows this session's regions."""
         due: list[Call] = []
         for call in list(self._calls.values()):
             if call.sent and call.operation in _NOT_REPEATED:
@@ -136,8 +146,9 @@ class Calls:
                 if region.id not in offered
             ]
             self._calls.update({call.id: call for call in again})
-            due = again + due
-        self._due = due
+            due += again
+        self._registrations = [call for call in due if call.region_id]
+        self._due = [call for call in due if not call.region_id]
 
     def deadline_ns(self) -> int:
         """When `expire` has something to do; 0: never."""
@@ -156,6 +167,7 @@ class Calls:
     def fail_all(self, wire: WireError, out: list[Completion]) -> None:
         for call in list(self._calls.values()):
             self._fail(call, error_from_wire(wire), out)
+        self._registrations.clear()
         self._due.clear()
 
     def _fail(self, call: Call, fault: NaiadError, out: list[Completion]) -> None:
@@ -174,7 +186,7 @@ class Calls:
 
     def _queue(self, call: Call) -> int:
         self._calls[call.id] = call
-        self._due.append(call)
+        (self._registrations if call.region_id else self._due).append(call)
         return call.id
 
     def _registration(self, region: m.Region, token: Any, deadline_ns: int) -> Call:

@@ -8,7 +8,9 @@ never reconnects and never lingers: the session decides what is sent again. Inte
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import zmq
@@ -56,11 +58,17 @@ class Connection:
         """Attempts since the last `established`."""
         self.descriptor = -1
         self.monitor_descriptor = -1
+        self._before_close: weakref.WeakMethod[Callable[[], None]] | None = None
         self._context = context
         self._own_context = context is None
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._outbox: deque[Message] = deque()
+
+    def before_close(self, unwatch: Callable[[], None]) -> None:
+        """`unwatch`, a method, is called while the descriptors are still open: their numbers will
+        soon be those of other files. Its object is not kept alive."""
+        self._before_close = weakref.WeakMethod(unwatch)
 
     @property
     def is_open(self) -> bool:
@@ -128,6 +136,9 @@ class Connection:
 
     def _close_sockets(self, linger_ms: int) -> None:
         self._outbox.clear()
+        unwatch = self._before_close() if self._before_close is not None else None
+        if self._socket is not None and unwatch is not None:
+            unwatch()
         self.descriptor = self.monitor_descriptor = -1
         dealer, self._socket = self._socket, None
         monitor, self._monitor = self._monitor, None

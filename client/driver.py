@@ -16,9 +16,11 @@ from naiad.client.calls import Completion
 from naiad.client.connection import Connection
 from naiad.client.session import Phase, Session
 from naiad.protocol.endpoints import Endpoints
-from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
+from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable, error_from_wire
 from naiad.protocol.messages import SECRET_BYTES
 
+CONNECT_TIMEOUT_S: Final = 10.0
+"""How long requests wait for a server that is not there, unless told otherwise."""
 MESSAGES_PER_TURN_MAX: Final = 64
 """Bounds one turn, so that what came is acted on while more is under way."""
 
@@ -65,8 +67,8 @@ class Driver:
             self._take_in(now_ns, out)
             if session.reset_wanted or session.phase is Phase.ENDED:
                 self.lose()
-            elif session.has_messages:  # WELCOME came, or leases of dropped answers
-                self.send()
+            elif session.has_messages and not connection.is_blocked:
+                self.send()  # WELCOME came, or leases of dropped answers
                 self.is_drained = False
 
     def _take_in(self, now_ns: int, out: list[Completion]) -> None:
@@ -166,4 +168,19 @@ def address_of(server: str) -> str:
     raise RequestError(
         f"cannot connect to {server!r}: this release speaks ipc:// only; give a run directory",
         code=Code.UNSUPPORTED,
+    )
+
+
+def copy_of(fault: NaiadError) -> NaiadError:
+    """Raised in several places, one exception object would collect all their tracebacks."""
+    return error_from_wire(fault.wire())
+
+
+def over_budget(session: Session) -> Unavailable:
+    """What `submit` raises when it must not or cannot wait for room."""
+    return Unavailable(
+        f"{session.unanswered} requests with {session.bytes_in_flight} inline bytes are in flight;"
+        f" the server allows this client {session.requests_max} and {session.bytes_max} bytes;"
+        " wait for answers first",
+        code=Code.BUDGET_EXCEEDED,
     )

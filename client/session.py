@@ -116,10 +116,13 @@ class Session:
         """How many requests are to be sent."""
         return len(self._waiting)
 
-    def has_room(self, inline_bytes: int) -> bool:
-        """Whether one more request with this many inline bytes is within the broker's budgets."""
+    def has_room(self, inline_bytes: int, promised: int = 0) -> bool:
+        """Whether one more request with this many inline bytes is within the broker's budgets.
+
+        `promised`: so many others were told the same and will submit first.
+        """
         return (
-            len(self._requests) < self.requests_max
+            len(self._requests) + promised < self.requests_max
             and self.bytes_in_flight + inline_bytes <= self.bytes_max
         )
 
@@ -206,8 +209,9 @@ class Session:
             self._hello_due = False
             return [[encode(self._hello())]]
         out: list[Message] = []
-        if self.calls.has_messages:
-            out += self.calls.messages()
+        calls = self.calls
+        if calls.has_messages:
+            out += calls.registrations()
         while self._waiting:
             message = infer_message(self._waiting, self.inline_bytes_max)
             if message is not None:
@@ -221,6 +225,8 @@ class Session:
             leases = self._releases[start : start + IDS_PER_MESSAGE_MAX]
             out.append([encode(m.Release(tuple(leases)))])
         self._releases.clear()
+        if calls.has_messages:
+            out += calls.messages()
         return out
 
     def _hello(self) -> m.Hello:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Literal, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 import zmq
 
@@ -16,12 +16,10 @@ from naiad.client import control, forks
 from naiad.client.arguments import NO_INPUTS, Inputs, Options, Outputs, parts_of
 from naiad.client.blocking import BlockingDriver
 from naiad.client.control import Json, Operation
-from naiad.client.driver import Driver
+from naiad.client.driver import CONNECT_TIMEOUT_S, Driver
 from naiad.client.futures import PENDING, Future
 from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
-
-CONNECT_TIMEOUT_S: Final = 10.0
 
 
 class Client:

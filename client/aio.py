@@ -1,0 +1,312 @@
+"""The asyncio client: the same calls as `Client`, awaited. Works in any event loop (uvloop too).
+
+Owns no thread: the loop watches the socket's descriptor. That is edge-triggered, so every turn
+receives until nothing is left after whatever was sent. Requests of one iteration of the loop travel
+in one message. Cancelling a task cancels its request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from collections import deque
+from types import TracebackType
+from typing import Any, Final, Literal, Self, Unpack
+
+import zmq
+
+from naiad.client import control, forks
+from naiad.client.arguments import NO_INPUTS, Inputs, Options, Outputs, parts_of
+from naiad.client.calls import Completion
+from naiad.client.control import Json, Operation
+from naiad.client.driver import CONNECT_TIMEOUT_S, Driver, copy_of, over_budget
+from naiad.client.requests import Prepared
+from naiad.client.results import InferResult
+from naiad.protocol.errors import NaiadError, RequestError
+
+_now_ns: Final = time.monotonic_ns
+
+
+class AsyncClient:
+    """A connection to one server, made at first use and made again whenever it breaks.
+
+    Belongs to the event loop in which it is first used. Arguments as for `Client`.
+    """
+
+    def __init__(
+        self,
+        server: str | os.PathLike[str],
+        *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        on_full: Literal["wait", "raise"] = "wait",
+        role: str = "client",
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:
+        self._driver = Driver(
+            os.fspath(server), role=role, connect_timeout_s=connect_timeout_s, context=context
+        )
+        self._session = self._driver.session
+        self._waits_for_room = on_full == "wait"
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_turn_due = False
+        self._completions: list[Completion] = []
+        self._queue: deque[tuple[asyncio.Future[None], int]] = deque()
+        """Who waits for room, and for how many inline bytes."""
+        self._watched: tuple[int, ...] = ()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._farewell = weakref.finalize(self, self._driver.close)
+        self._driver.connection.before_close(self._unwatch)
+        forks.remember(self)
+
+    # --- inference -----------------------------------------------------------------------------
+
+    async def infer(
+        self,
+        model: str | Prepared,
+        inputs: Inputs = NO_INPUTS,
+        outputs: Outputs | None = None,
+        **options: Unpack[Options],
+    ) -> InferResult:
+        """Ask a model and await its answer; arguments and errors as for `Client.infer`.
+
+        Large inputs are not copied: leave them unchanged until the answer.
+        """
+        if not isinstance(model, Prepared):
+            model = parts_of(model, inputs, outputs, options)
+        loop = self._loop
+        if loop is None:
+            loop = self._attach()
+        session = self._session
+        if session.fault is not None:
+            raise copy_of(session.fault)
+        future: asyncio.Future[InferResult] = loop.create_future()
+        now_ns = _now_ns() if model.tail[2] else 0
+        ident = 0 if self._queue else session.submit(model, future, now_ns)
+        while not ident:
+            await self._room(loop, model)
+            ident = session.submit(model, future, now_ns)
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            loop.call_soon(self._turn)
+        try:
+            return await future
+        finally:
+            if future.cancelled() and session.cancel(ident):
+                self._turn_soon()
+
+    async def _room(self, loop: asyncio.AbstractEventLoop, parts: Prepared) -> None:
+        """Until the budgets have room for these parts; first come, first served."""
+        if not self._waits_for_room:
+            raise over_budget(self._session)
+        granted: asyncio.Future[None] = loop.create_future()
+        self._queue.append((granted, parts.inline_bytes))
+        try:
+            await granted
+        except asyncio.CancelledError:
+            self._grant()  # what this task was promised, another may have
+            raise
+        if self._session.fault is not None:
+            raise copy_of(self._session.fault)
+
+    def _grant(self) -> None:
+        """Wake those at the head of the queue that may submit now."""
+        session = self._session
+        count = bytes_ = 0
+        while self._queue:
+            granted, inline_bytes = self._queue[0]
+            if not granted.done():
+                bytes_ += inline_bytes
+                if not session.fault and not session.has_room(bytes_, count):
+                    return
+                count += 1
+                granted.set_result(None)
+            self._queue.popleft()
+
+    # --- the event loop --------------------------------------------------------------------------
+
+    def _attach(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        return loop
+
+    def _turn_soon(self) -> None:
+        if not self._is_turn_due and self._loop is not None:
+            self._is_turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Send what is due, take in what came, and see to it that the next turn comes in time."""
+        self._is_turn_due = False
+        driver = self._driver
+        completions = self._completions
+        driver.turn(_now_ns(), completions)
+        if completions:
+            self._settle()
+        if not driver.is_drained:
+            self._turn_soon()
+        if not self._watched and driver.connection.is_open:
+            self._watch()
+        deadline_ns = driver.deadline_ns()
+        if deadline_ns != self._timer_ns:
+            self._set_timer(deadline_ns)
+
+    def _settle(self) -> None:
+        for token, error, answer, frames in self._completions:
+            if token.done():
+                continue
+            if answer is not None:
+                token.set_result(InferResult(answer, frames))
+            elif error is not None:
+                token.set_exception(error)
+            else:
+                reply = control.parsed_reply(frames)
+                if isinstance(reply, NaiadError):
+                    token.set_exception(reply)
+                else:
+                    token.set_result(reply)
+        self._completions.clear()
+        if self._queue:
+            self._grant()
+
+    def _monitor(self) -> None:
+        self._driver.watch()
+        self._turn()
+
+    def _watch(self) -> None:
+        assert self._loop is not None
+        connection = self._driver.connection
+        self._watched = (connection.descriptor, connection.monitor_descriptor)
+        self._loop.add_reader(connection.descriptor, self._turn)
+        self._loop.add_reader(connection.monitor_descriptor, self._monitor)
+        self._turn_soon()  # what came before the descriptors were watched gives no edge
+
+    def _unwatch(self) -> None:
+        watched, self._watched = self._watched, ()
+        if self._loop is not None and not self._loop.is_closed():
+            for descriptor in watched:
+                self._loop.remove_reader(descriptor)
+
+    def _set_timer(self, deadline_ns: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ns = deadline_ns
+        if deadline_ns:
+            assert self._loop is not None
+            delay_s = max(0.0, (deadline_ns - _now_ns()) / 1e9)
+            self._timer = self._loop.call_later(delay_s, self._time_out)
+
+    def _time_out(self) -> None:
+        self._timer = None
+        self._timer_ns = 0
+        self._turn()
+
+    # --- control -------------------------------------------------------------------------------
+
+    async def live(self) -> bool:
+        """Whether the server's broker answers. Raises Unavailable when it cannot be reached."""
+        return bool((await self.call(control.LIVE))["live"])
+
+    async def ready(self) -> bool:
+        """Whether every model that should be loaded is."""
+        return bool((await self.call(control.READY))["ready"])
+
+    async def model_ready(self, model: str, version: int = -1) -> bool:
+        """Whether at least one instance serves requests now."""
+        return bool((await self.call(control.of_model("model_ready", model, version)))["ready"])
+
+    async def metadata(self, model: str = "", version: int = -1) -> Json:
+        """The model's inputs and outputs as KServe v2 has them; without a model the server's."""
+        if not model:
+            return await self._dict(control.SERVER_METADATA)
+        return await self._dict(control.of_model("model_metadata", model, version))
+
+    async def config(self, model: str, version: int = -1) -> Json:
+        """The complete configuration with which the model runs."""
+        return await self._dict(control.of_model("model_config", model, version))
+
+    async def statistics(self, model: str = "", version: int = -1) -> Json:
+        """Triton's statistics, {"model_stats": [...]}; of all models without a name."""
+        return await self._dict(control.of_model("statistics", model, version))
+
+    async def index(self, *, ready: bool = False) -> list[Json]:
+        """Every known model and version with its state; with `ready` only those that are."""
+        rows: list[Json] = await self.call(control.index(ready))
+        return rows
+
+    async def load(self, model: str, config: str | Json | None = None) -> None:
+        """Load or reload a model and wait until it serves. Raises ModelError when it cannot."""
+        await self.call(control.load(model, config))
+
+    async def unload(self, model: str, *, unload_dependents: bool = False) -> None:
+        """Unload a model and wait until its requests are answered and its instances gone."""
+        await self.call(control.unload(model, unload_dependents))
+
+    async def status(self) -> Json:
+        """Everything that `naiad status` shows."""
+        return await self._dict(control.STATUS)
+
+    async def region_register(self, name: str, key: str, byte_size: int, offset: int = 0) -> int:
+        """Register a POSIX segment by name with the server, which keeps it; returns its id."""
+        return int((await self.call(control.region_register(name, key, byte_size, offset)))["id"])
+
+    async def region_status(self, name: str = "") -> list[Json]:
+        rows: list[Json] = await self.call(control.of_region("region_status", name))
+        return rows
+
+    async def region_unregister(self, name: str = "") -> None:
+        """Forget one region registered by name, or all of them. The segment itself stays."""
+        await self.call(control.of_region("region_unregister", name))
+
+    async def call(self, operation: Operation) -> Any:
+        """Any control call; returns its parsed JSON."""
+        loop = self._loop or self._attach()
+        session = self._session
+        if session.fault is not None:
+            raise copy_of(session.fault)
+        future: asyncio.Future[Any] = loop.create_future()
+        name, arguments, payload, timeout_s = operation
+        deadline_ns = _now_ns() + int(timeout_s * 1e9)
+        ident = session.calls.control(name, arguments, future, deadline_ns, payload)
+        self._turn_soon()
+        try:
+            return await future
+        finally:
+            if future.cancelled():
+                session.calls.drop(ident)
+
+    async def _dict(self, operation: Operation) -> Json:
+        found: Json = await self.call(operation)
+        return found
+
+    # --- the end -------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Say BYE. Unanswered requests fail; arrays of results stay valid."""
+        self._farewell.detach()
+        self._completions += self._driver.close()
+        self._settle()
+        self._grant()
+        self._set_timer(0)
+
+    def after_fork(self, fault: RequestError) -> None:
+        """In a child process: nothing here may be used."""
+        self._farewell.detach()
+        self._session.end(fault)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {self._driver.connection.address}: {self._session!r}>"
