@@ -7,16 +7,20 @@ import logging
 import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from naiad.protocol.endpoints import Endpoints
 from naiad.worker.backends.registry import find_backend, importable_backends
 from naiad.worker.exit_codes import ExitCode
 from naiad.worker.log import Log, LogHandler
-from naiad.worker.loop import BROKER_ABSENCE_MAX_S, Slot, WorkerLoop
+from naiad.worker.loop import Slot, WorkerLoop
+from naiad.worker.presence import BROKER_ABSENCE_MAX_S
 from naiad.worker.process import RunDirFault, SlotProcess
 from naiad.worker.stop_signal import TERM_GRACE_S, StopSignal
 from naiad.worker.transport import Transport
+
+RUN_DIR_PAUSE_S: Final = 1.0
+"""A supervisor that restarts at once must not spin; a person at a terminal need not wait."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -32,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         process.start(die_with_parent=options.die_with_parent)
     except RunDirFault as fault:
         log.line(str(fault))
+        if not sys.stderr.isatty():
+            stop.wait(RUN_DIR_PAUSE_S)
         sys.exit(ExitCode.RUN_DIR)
     _preload(options.preload, log)
     transport = Transport(endpoints.workers, stop.wake_descriptor, stop.wake)
@@ -43,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         log=log,
         stop=stop,
         is_orphaned=process.is_orphaned,
+        on_welcome=process.starts.clear,
         absence_max_s=options.absence_max,
     )
     try:

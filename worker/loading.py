@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import traceback
@@ -48,6 +49,8 @@ def load_model(load: Load, config_json: bytes | memoryview) -> LoadedModel:
     backend = find_backend(config.backend)()
     completed = backend.load(instance)
     backend.warm_up()
+    gc.collect()
+    gc.freeze()  # what a model loaded stays; a collection that walks it all would delay requests
     return LoadedModel(backend, instance, completed)
 
 

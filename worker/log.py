@@ -18,17 +18,18 @@ LINE_BYTES_MAX: Final = 4096
 """PIPE_BUF: a pipe that polls as writable takes this much without blocking, and in one piece."""
 TRACEBACKS_PER_SECOND_MAX: Final = 10
 TRACEBACK_LINES_MAX: Final = 60
-_STDERR: Final = 2
+STDERR: Final = 2
 
 
 class Log:
     """Writes `naiad-worker[name] text` lines; `name` changes when the slot gets an instance."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, descriptor: int = STDERR) -> None:
         self.name = name
         self.dropped_lines = 0
+        self._descriptor = descriptor
         self._poll = select.poll()
-        self._poll.register(_STDERR, select.POLLOUT)
+        self._poll.register(descriptor, select.POLLOUT)
         self._window = 0
         self._tracebacks = 0
         self._hidden = 0
@@ -61,7 +62,7 @@ class Log:
             return False
         line = f"naiad-worker[{self.name}] {text}".encode(errors="replace")
         try:
-            os.write(_STDERR, line[: LINE_BYTES_MAX - 1] + b"\n")
+            os.write(self._descriptor, line[: LINE_BYTES_MAX - 1] + b"\n")
         except OSError:
             return False
         return True

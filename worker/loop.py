@@ -26,14 +26,11 @@ from naiad.worker.exit_codes import ExitCode
 from naiad.worker.held import WAITING_BATCHES_MAX, FinishedBatch, HeldBatches
 from naiad.worker.loading import LoadedModel, load_error, load_model, traceback_bytes
 from naiad.worker.log import Log
+from naiad.worker.presence import BROKER_ABSENCE_MAX_S, BrokerPresence, Verdict
 from naiad.worker.regions import RegionTable
 from naiad.worker.stop_signal import StopSignal
 from naiad.worker.transport import Frames, Transport
 
-BROKER_ABSENCE_MAX_S: Final = 60.0
-"""How long a worker keeps its model loaded for a broker that may come back."""
-WELCOME_WAIT_MAX_S: Final = 10.0
-"""A connection on which hello was said and nothing came back is tried anew after this time."""
 ABSENCE_POLL_MS: Final = 500
 IDLE_POLL_MS: Final = 30_000
 """Between two looks at whether the output arena should shrink."""
@@ -70,6 +67,7 @@ class WorkerLoop:
         log: Log,
         stop: StopSignal,
         is_orphaned: Callable[[], bool],
+        on_welcome: Callable[[], None],
         absence_max_s: float = BROKER_ABSENCE_MAX_S,
     ) -> None:
         self._slot = slot
@@ -78,7 +76,8 @@ class WorkerLoop:
         self._log = log
         self._stop = stop
         self._is_orphaned = is_orphaned
-        self._absence_max_s = absence_max_s
+        self._on_first_welcome = on_welcome
+        self._presence = BrokerPresence(monotonic(), absence_max_s)
         self._secret = os.urandom(m.SECRET_BYTES)
         self._held = HeldBatches()
         self._regions = RegionTable()
@@ -87,10 +86,7 @@ class WorkerLoop:
         self._execution: Execution | None = None
         self._loaded: tuple[bytes, tuple[bytes, ...]] = (b"", ())
         self._incarnation = 0
-        self._welcomed = False
         self._draining = False
-        self._absent_since = monotonic()
-        self._hello_at = 0.0
         self._looked_at = 0.0
         self._stopping: Stopping | None = None
 
@@ -131,14 +127,14 @@ class WorkerLoop:
             self._arena.trim_when_due(monotonic_ns())
         if self._transport.is_broken:
             self._transport.mend()
-        elif not self._welcomed:
-            self._check_absence()
+        elif not self._presence.is_welcomed:
+            self._bear_absence()
 
     def _wait_ms(self) -> int:
         """Long when all is well; while the broker is away, the time is watched."""
         if self._held.waiting or self._draining:
             return 0
-        return IDLE_POLL_MS if self._welcomed else ABSENCE_POLL_MS
+        return IDLE_POLL_MS if self._presence.is_welcomed else ABSENCE_POLL_MS
 
     def _receive(self, timeout_ms: int) -> None:
         """Wait for something and handle the first message, if it was one.
@@ -154,9 +150,8 @@ class WorkerLoop:
 
     def _hello(self) -> None:
         """On each new connection, from whichever thread made it."""
-        if self._welcomed:
+        if self._presence.said_hello(monotonic()):
             self._log.line("the connection to the broker broke; saying hello anew")
-            self._absent_since = monotonic()
         load = self._load
         hello = m.SlotHello(
             secret=self._secret,
@@ -173,23 +168,22 @@ class WorkerLoop:
             arenas=() if self._arena is None else self._arena.arenas(),
             leases=() if self._arena is None else self._arena.leases(),
         )
-        self._welcomed = False
-        self._hello_at = monotonic()
         self._transport.send(encode(hello))
 
     def _break_off(self, reason: str) -> None:
         self._log.line(f"{reason}; connecting anew")
         self._transport.break_off()
 
-    def _check_absence(self) -> None:
+    def _bear_absence(self) -> None:
         now = monotonic()
-        away_s = now - self._absent_since
         if self._is_orphaned():
             raise Stopping(ExitCode.ORPHANED, "the broker is away and so is the parent process")
-        if away_s > self._absence_max_s:
-            raise Stopping(ExitCode.NO_BROKER, f"no broker for {away_s:.0f} s")
-        if self._transport.is_connected and now - self._hello_at > WELCOME_WAIT_MAX_S:
-            self._break_off("no welcome from the broker")
+        match self._presence.verdict(now, is_connected=self._transport.is_connected):
+            case Verdict.GIVE_UP:
+                away_s = self._presence.absence_s(now)
+                raise Stopping(ExitCode.NO_BROKER, f"no broker for {away_s:.0f} s")
+            case Verdict.CONNECT_ANEW:
+                self._break_off("no welcome from the broker")
 
     def _send(self, header: bytes, frames: Sequence[Buffer] = ()) -> None:
         if not self._transport.send(header, frames):
@@ -233,9 +227,10 @@ class WorkerLoop:
         if welcome.incarnation != self._incarnation:
             self._regions = RegionTable()
             self._incarnation = welcome.incarnation
-        self._welcomed = True
+        self._presence.was_welcomed()
         if self._arena is None:
             self._arena = OutputArena(welcome.server)
+            self._on_first_welcome()
         if not welcome.keep:
             self._drain("the broker does not need this slot")
         if self._execution is not None:
@@ -285,7 +280,7 @@ class WorkerLoop:
         self._loaded = encode(m.Loaded(load.instance, None, load_ns)), (config,)
         self._page.set_phase(Phase.READY)
         self._log.line(f"{load.model} version {load.version} loaded in {load_ns / 1e9:.2f} s")
-        if self._welcomed:
+        if self._presence.is_welcomed:
             self._send(*self._loaded)
 
     def _prepare(self, model: LoadedModel) -> Execution:
@@ -323,7 +318,7 @@ class WorkerLoop:
         arenas = self._lender().new_arenas()
         header = encode(m.Results(batch.id, done.results, done.durations, done.splits, arenas))
         self._held.finish(FinishedBatch(batch.id, batch.requests, header, done.frames))
-        if self._welcomed:
+        if self._presence.is_welcomed:
             self._send(header, done.frames)
         if self._regions.is_leaving:
             self._say_forgotten(self._regions.sweep())

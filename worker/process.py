@@ -35,11 +35,12 @@ class SlotProcess:
 
     def __init__(self, endpoints: Endpoints, slot: str, log: Log, stop: StopSignal) -> None:
         self.page = SlotPage(endpoints.page_path(slot))
+        self.starts = StartFile(f"{endpoints.slots_dir}/{slot}.starts")
+        """Cleared once a broker took this worker: its deaths are the broker's concern then."""
         self._endpoints = endpoints
         self._slot = slot
         self._log = log
         self._stop = stop
-        self._starts = StartFile(f"{endpoints.slots_dir}/{slot}.starts")
         self._parent = os.getppid()
 
     def start(self, *, die_with_parent: bool) -> None:
@@ -73,8 +74,6 @@ class SlotProcess:
         stop into a crash.
         """
         self.page.set_phase(Phase.DONE)
-        if code is ExitCode.STOPPED:
-            self._starts.clear()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
@@ -92,11 +91,11 @@ class SlotProcess:
         faulthandler.register(signal.SIGUSR1, file=file, all_threads=True, chain=False)
 
     def _wait_for_turn(self) -> None:
-        found = self._starts.read()
+        found = self.starts.read()
         deaths = 0 if found is None else deaths_in_a_row(*found, monotonic())
         wait = wait_s(deaths)
         if wait > 0:
             self._log.line(f"died young {deaths} times in a row, waits {wait:g} s")
             if self._stop.wait(wait):
                 os._exit(ExitCode.STOPPED)
-        self._starts.write(monotonic(), deaths)
+        self.starts.write(monotonic(), deaths)

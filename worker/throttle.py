@@ -1,7 +1,8 @@
-"""A worker that keeps dying young waits before it tries again.
+"""A worker that keeps dying before its broker took it waits before it tries again.
 
 supervisord restarts at once and gives up for ever after a few tries; so the pace is kept here, in
-one small file per slot name. A clean end removes it; a life longer than YOUNG_S starts anew.
+one small file per slot name. A welcome removes it: later deaths are counted by the broker, whose
+crash budget knows which model they were. A life longer than YOUNG_S starts anew.
 """
 
 from __future__ import annotations
