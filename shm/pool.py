@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol, Self
 from naiad.protocol.errors import InternalError
 from naiad.protocol.messages import Region
 from naiad.shm.arena import SEGMENT_BYTES_MIN, Arena, Range, index_size, size_index
-from naiad.shm.layout import PAGE_BYTES, RANDOM_BYTES, aligned_up, segment_name
+from naiad.shm.layout import PAGE_BYTES, RANDOM_BYTES, aligned_up, checked_range, segment_name
 from naiad.shm.objects import free_bytes
 from naiad.shm.segment import Segment, SharedMemoryFull
 
@@ -163,6 +163,17 @@ class Pool:
             region_id, offset, _, _ = lent
             view = self._views[region_id][offset : offset + size]
             return Loan(lent, view, self._returned)
+
+    def view(self, region_id: int, offset: int, size: int) -> memoryview | None:
+        """Bytes of one of the segments, writable; None when it is none of this arena's.
+
+        For results that were written into a loan. Raises RequestError when they are outside.
+        """
+        found = self._views.get(region_id)
+        if found is None:
+            return None
+        checked_range(offset, size, len(found), region_id)
+        return found[offset : offset + size]
 
     def reserve(self, size: int) -> bool:
         """Make room for `size` bytes now, so that no request waits for it."""

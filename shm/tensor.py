@@ -85,9 +85,11 @@ def array_over(
         keep: kept alive as well, until the array and all views of it are gone; see Keeper.
 
     Raises:
-        RequestError: the buffer has another size than the tensor.
+        RequestError: the buffer has another size than the tensor, or the datatype is BYTES.
     """
-    dtype = _DTYPE[datatype]
+    dtype = _DTYPE.get(datatype)
+    if dtype is None:
+        raise RequestError(f"{datatype} has no array view: parse a copy of its bytes")
     expected = tensor_bytes(datatype, shape)
     size = memoryview(buffer).nbytes
     if expected != size:
