@@ -142,12 +142,10 @@ class Loop:
 
     def _wait(self) -> list[Any]:
         if self._repository.descriptor != self._helper_descriptor:
-            if self._helper_descriptor >= 0:
-                self._poller.unregister(self._helper_descriptor)
-            self._helper_descriptor = self._repository.descriptor
-            if self._helper_descriptor >= 0:
-                self._poller.register(self._helper_descriptor, zmq.POLLIN)
-        deadline_ns = min(self._scheduler.deadline_ns(), self._workers.deadline_ns())
+            self._watch_helper()
+        deadline_ns = self._scheduler.deadline_ns()
+        if self._workers.has_suspects:
+            deadline_ns = min(deadline_ns, self._workers.deadline_ns())
         if deadline_ns != NEVER_NS:
             self._timer.arm(deadline_ns)
         is_behind = (
@@ -163,6 +161,13 @@ class Loop:
         if not found and self._events_since_collection:
             self._collect()
         return [source for source, _ in found]
+
+    def _watch_helper(self) -> None:
+        if self._helper_descriptor >= 0:
+            self._poller.unregister(self._helper_descriptor)
+        self._helper_descriptor = self._repository.descriptor
+        if self._helper_descriptor >= 0:
+            self._poller.register(self._helper_descriptor, zmq.POLLIN)
 
     def _handle(self, events: list[e.Event]) -> None:
         now_ns = time.monotonic_ns()

@@ -30,6 +30,11 @@ class Deadlines:
         self._heap: list[tuple[int, int]] = []
         self._in_heap: dict[int, Timed] = {}
 
+    @property
+    def is_active(self) -> bool:
+        """Whether anything waits here at all."""
+        return bool(self._lanes or self._in_heap)
+
     def __len__(self) -> int:
         return len(self._in_heap) + sum(len(lane) for lane in self._lanes.values())
 
@@ -55,7 +60,7 @@ class Deadlines:
 
     def next_ns(self) -> int:
         """The earliest deadline, or NEVER_NS."""
-        if not self._lanes and not self._in_heap:
+        if not self.is_active:
             return NEVER_NS
         earliest = NEVER_NS
         for lane in self._lanes.values():
@@ -71,8 +76,6 @@ class Deadlines:
     def pop_due(self, now_ns: int) -> list[Timed]:
         """Remove and return everything whose deadline is not after now."""
         due: list[Timed] = []
-        if not self._lanes and not self._in_heap:
-            return due
         for timeout_ns, lane in list(self._lanes.items()):
             while lane:
                 item = next(iter(lane.values()))

@@ -151,9 +151,12 @@ class Scheduler:
         handlers = self._handlers
         for event in events:
             handlers[type(event)](event)
-        world.run_timers()
-        self._dispatch.expire()
-        self._dispatch.schedule()
+        if world.next_timer_ns() <= now_ns:
+            world.run_timers()
+        if world.deadlines.is_active:
+            self._dispatch.expire()
+        if world.dirty:
+            self._dispatch.schedule()
         if world.retiring:
             self._fleet.check_retired()
         if world.draining:
