@@ -144,10 +144,8 @@ def _show_settled(status: Status, where: str, notices: LogWriter) -> bool:
     """The table and the greeting; whether a model failed."""
     models = status["models"]
     if models:
-        rows = [
-            (model["name"], model["version"], model["state"], model["instances"], model["reason"])
-            for model in models
-        ]
+        keys = ("name", "version", "state", "instances", "reason")  # a failed one may lack some
+        rows = [[model.get(key) for key in keys] for model in models]
         header = ("MODEL", "VERSION", "STATE", "INSTANCES", "REASON")
         notices.show(table(header, rows, sys.stderr))
     failed = failed_models(status)
