@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from naiad.broker.core.answers import Answers
+from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.events import Frames
 from naiad.broker.core.job import Job
-from naiad.broker.core.models import ModelState, ModelVersion
+from naiad.broker.core.models import LevelPolicy, ModelState, ModelVersion
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import NAMED_REGION_BASE, World
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
@@ -27,9 +28,10 @@ _make = tuple.__new__
 class Admission:
     """Turns InferRequests into queued Jobs."""
 
-    def __init__(self, world: World, answers: Answers) -> None:
+    def __init__(self, world: World, answers: Answers, dispatch: Dispatch) -> None:
         self._world = world
         self._answers = answers
+        self._dispatch = dispatch
 
     def admit(self, session: Session, request: InferRequest, frames: Frames) -> None:
         """Queue one request, or answer it with its error."""
@@ -46,8 +48,9 @@ class Admission:
         job = self.prepare(session, request, frames)
         model = job.model
         level = model.level_policy(request.priority)
-        if level.size_max and model.queue.queued_at(level.rank) >= level.size_max:
+        if level.size_max and self._is_full(model, level):
             model.statistics.rejected_count += 1
+            model.statistics.fail_count += 1
             raise Unavailable(
                 f"Exceeds maximum queue size: {level.size_max} requests wait for"
                 f" '{model.name}'; try again later",
@@ -66,6 +69,19 @@ class Admission:
         session.bytes += job.inline_bytes
         model.queue.push(job)
         world.dirty[model] = None
+
+    def _is_full(self, model: ModelVersion, level: LevelPolicy) -> bool:
+        """Whether max_queue_size is reached, once every idle worker has taken what it can.
+
+        Requests of one message are admitted one after the other and dispatched together at the
+        end; without a look in between, those that a worker is free for would fill the queue.
+        """
+        queue = model.queue
+        if queue.queued_at(level.rank) < level.size_max:
+            return False
+        if model.idle:
+            self._dispatch.schedule()
+        return queue.queued_at(level.rank) >= level.size_max
 
     def prepare(self, session: Session, request: InferRequest, frames: Frames) -> Job:
         """A job for a request that passed every check but is in no queue yet.

@@ -52,8 +52,8 @@ class Scheduler:
             incarnation=incarnation, server=server, first_number=first_number, limits=limits
         )
         self._answers = Answers(self.world)
-        self._admission = Admission(self.world, self._answers)
         self._dispatch = Dispatch(self.world, self._answers)
+        self._admission = Admission(self.world, self._answers, self._dispatch)
         self._catalog = Catalog(self.world, explicit=explicit)
         self._fleet = Fleet(self.world, self._answers, self._dispatch, self._catalog.settled)
         self._catalog.fleet = self._fleet
