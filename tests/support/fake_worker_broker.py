@@ -1,7 +1,7 @@
 """A broker as a worker sees it: a ROUTER that says what a test wants, and nothing by itself.
 
-One body for tests (in-process, step by step) and for measuring (`python -m
-support.fake_worker_broker` floods a worker with batches and prints microseconds per request).
+For tests, step by step; and for measuring: `PYTHONPATH=src:tests python -m
+support.fake_worker_broker` floods a worker with batches and prints microseconds per request.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -133,21 +136,50 @@ def fp32_request(
     return m.BatchRequest(id=ident, **values)
 
 
-def flood(run_dir: str, batches: int, size: int) -> float:
-    """CPU-independent: seconds that `batches` batches of `size` take, two in flight."""
-    with FakeWorkerBroker(run_dir) as broker:
-        broker.welcome()
-        assert broker.load().message.error is None
-        payload = [os.urandom(64 * size)]
-        requests = [fp32_request(index, offset=64 * index, label="") for index in range(size)]
-        started = monotonic()
-        sent = 0
-        while sent < min(2, batches):
-            broker.send_batch(requests, payload)
-            sent += 1
-        for done in range(batches):
-            broker.expect(m.Results)
-            if sent < batches:
-                broker.send_batch(requests, payload, acknowledged=done + 1)
-                sent += 1
-        return monotonic() - started
+def cpu_s(pid: int) -> float:
+    """CPU seconds that all threads of a process have used so far."""
+    tasks = f"/proc/{pid}/task"
+    total_ns = 0
+    for task in os.listdir(tasks):
+        with open(f"{tasks}/{task}/schedstat") as file:
+            total_ns += int(file.read().split()[0])
+    return total_ns / 1e9
+
+
+def flood(batches: int, size: int) -> tuple[float, float]:
+    """Send batches of [1,16] FP32 requests, two in flight, to an identity worker.
+
+    Returns (microseconds of the worker's CPU per request, of wall clock per request).
+    """
+    with tempfile.TemporaryDirectory() as run_dir, FakeWorkerBroker(run_dir) as broker:
+        command = [sys.executable, "-m", "naiad.worker", "--run-dir", run_dir, "--slot", "flood"]
+        worker = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            broker.welcome()
+            broker.load()
+            payload = os.urandom(64 * size)
+            requests = tuple(
+                fp32_request(index, offset=64 * index, label="") for index in range(size)
+            )
+            headers = [
+                encode(m.Batch(number + 1, max(0, number - 1), requests, ()))
+                for number in range(batches)
+            ]
+            started, cpu_before = monotonic(), cpu_s(worker.pid)
+            for number, header in enumerate(headers):
+                broker.socket.send_multipart([broker.worker, header, payload])
+                if number:
+                    broker.socket.recv_multipart()
+            broker.socket.recv_multipart()
+            count = batches * size
+            cpu_us = (cpu_s(worker.pid) - cpu_before) / count * 1e6
+            return cpu_us, (monotonic() - started) / count * 1e6
+        finally:
+            worker.kill()
+            worker.wait()
+
+
+if __name__ == "__main__":
+    for batch_size in (1, 8, 32, 64):
+        cpu_us, wall_us = flood(max(500, 32_000 // batch_size), batch_size)
+        print(f"batches of {batch_size}: {cpu_us:.1f} µs CPU, {wall_us:.1f} µs wall per request")

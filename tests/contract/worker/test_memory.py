@@ -16,6 +16,7 @@ from naiad.protocol import messages as m
 from naiad.protocol.errors import Code
 from naiad.shm.mappings import Mappings
 from naiad.worker.exit_codes import ExitCode
+from naiad.worker.regions import RegionTable
 from support.fake_worker_broker import IDENTITY_CONFIG, FakeWorkerBroker, fp32_request
 
 CANARY = 0xEE
@@ -150,6 +151,20 @@ def test_forgotten_regions_are_unmapped(
     assert name not in Path(f"/proc/{pid}/maps").read_text()
     loaded.send_batch([in_region(2, 0, 16)])
     assert only_error(loaded)[0] == Code.NOT_FOUND
+
+
+def test_a_region_is_forgotten_when_its_last_view_is_gone(client: ClientRegion) -> None:
+    """A model may keep an input beyond its execution; the memory stays mapped for it."""
+    table = RegionTable()
+    table.define([client.region])
+    kept = np.frombuffer(table.readable(1, 0, 64), dtype="float32")
+    assert table.forget((1, 2)) == (2,)
+    assert table.is_leaving
+    assert table.sweep() == ()
+    assert kept.tobytes() == bytes([CANARY]) * 64
+    del kept
+    assert table.sweep() == (1,)
+    assert not table.is_leaving
 
 
 def test_region_ids_of_a_former_broker_mean_nothing(
