@@ -100,7 +100,7 @@ def check_empty(scheduler: Scheduler) -> None:
         ],
         "batches": [slot.name for slot in world.slots.values() if any(slot.batches())],
         "held": [slot.name for slot in world.slots.values() if slot.held],
-        "slot regions": [slot.name for slot in world.slots.values() if slot.regions - known_regions],
+        "mapped": [slot.name for slot in world.slots.values() if slot.regions - known_regions],
     }  # fmt: skip
     known = {id(model) for model in _models(scheduler)}
     wanted = {id(v) for model in world.models.values() for v in model.versions.values()}

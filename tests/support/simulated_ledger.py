@@ -74,7 +74,7 @@ class Ledger:
             self.story.append((self.agenda.now_ns, token, f"{text} {shown}" if shown else text))
 
     def begin(self, token: int, where: str) -> None:
-        """A worker begins to execute a request: nobody else has it, a second time needs a reason."""
+        """A worker begins a request: nobody else has it, and a second time needs a reason."""
         record = self.records[token]
         record.executions += 1
         self.tell(f"executed by {where}", token)

@@ -251,7 +251,7 @@ class Simulation:
         legitimate = {
             Code.MODEL_ERROR: record.raises,
             Code.INVALID_ARGUMENT: record.is_wrong,
-            Code.CANCELLED: record.cancel_asked,
+            Code.CANCELLED: record.cancel_asked or record.uses_forgotten_region,
             Code.TIMEOUT: times_out,
             Code.QUEUE_FULL: limited,
             Code.POISON_REQUEST: record.deaths_alone >= 2,

@@ -193,9 +193,7 @@ def test_a_late_result_gives_its_lease_back_at_once() -> None:
     bench.do(e.CancelAsked(CLIENT, (1,)))
     (batch,) = bench.batches[slot]
     output = m.Tensor("Y", "UINT8", (4,), int(m.Place.LEASE), 2**61, 0, 4)
-    bench.do(
-        e.BatchFinished(
-            slot, m.Results(batch.id, (m.BatchResult(None, (output,)),), m.Durations(0, 1, 0), 0, ()), []
-        )
-    )  # fmt: skip
+    result = m.BatchResult(None, (output,))
+    results = m.Results(batch.id, (result,), m.Durations(0, 1, 0), 0, ())
+    bench.do(e.BatchFinished(slot, results, []))
     assert m.Return(((CLIENT, 1),)) in bench.told[slot]
