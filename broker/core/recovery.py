@@ -138,16 +138,8 @@ class Recovery:
             self._welcome(slot, keep=True)
             return
         instance = world.instances.get(hello.instance)
-        usable = instance is not None and instance.slot is None
-        if (
-            instance is None
-            or not usable
-            or instance.state
-            not in (
-                InstanceState.WAITING,
-                InstanceState.BACKOFF,
-            )
-        ):
+        waits = (InstanceState.WAITING, InstanceState.BACKOFF)
+        if instance is None or instance.slot is not None or instance.state not in waits:
             world.log("info", f"worker {slot.name} has an instance nobody wants: it is stopped")
             slot.stopping = True
             self._welcome(slot, keep=False)
@@ -162,17 +154,17 @@ class Recovery:
         instance.slot = slot
         slot.instance = instance
         model = instance.model
-        if model.signature is None:
-            model.complete(model.config)
         self._take_batches(slot, hello)
-        if slot.current is not None:
-            instance.move(InstanceState.BUSY)
-            model.executing += len(slot.current.jobs)
-            if model.state is ModelState.LOADING:
-                model.move(ModelState.READY)
-                world.forget_lookups()
-        else:
-            self._fleet.serve(slot, instance)
+        if slot.current is None or model.signature is None:
+            # It says LOADED again after the welcome, with the completed config: not before that
+            # is it certain that the load had ended.
+            instance.move(InstanceState.LOADING)
+            return
+        instance.move(InstanceState.BUSY)
+        model.executing += len(slot.current.jobs)
+        if model.state is ModelState.LOADING:
+            model.move(ModelState.READY)
+            world.forget_lookups()
         world.wake(model)
 
     def _take_batches(self, slot: Slot, hello: m.SlotHello) -> None:
