@@ -46,6 +46,11 @@ class Catalog:
         self.settled_once = False
         """Whether every model of the start has become READY or UNAVAILABLE."""
 
+    @property
+    def has_scanned(self) -> bool:
+        """Whether it is known what is to be served from the start; that question has no caller."""
+        return all(scan.calls for scan in self._scans.values())
+
     # --- asking for loads --------------------------------------------------------------
 
     def start(self, names: tuple[str, ...] | None) -> None:
@@ -172,7 +177,7 @@ class Catalog:
             fresh[number] = version
         model.incoming = fresh
         model.incoming_since_ns = world.now_ns
-        if not any(one.is_ready for one in model.versions.values()):
+        if not any(one.state is ModelState.READY for one in model.versions.values()):
             self._swap(model)
         world.actions.append(SaveState())
 
@@ -231,7 +236,7 @@ class Catalog:
                 self._give_up(model, version.reason)
             else:
                 self._try_swap(model)
-        elif model.versions.get(version.version) is version:
+        elif model.versions.get(version.version) is version and not model.incoming:
             self._settle_serving(model)
         self._check_settled()
 
@@ -352,6 +357,7 @@ class Catalog:
                 version.complete(config)
             for ident, instance_name, kind, device, device_id in entry["instances"]:
                 instance = Instance(ident, version, instance_name, kind, device, device_id)
+                instance.has_served = entry["was_ready"]
                 version.instances.append(instance)
                 world.instances[ident] = instance
             if entry["completed"] and entry["was_ready"]:

@@ -123,15 +123,21 @@ class Scheduler:
     def start(
         self, names: tuple[str, ...] | None, saved: dict[str, Any] | None, now_ns: int
     ) -> list[e.Action]:
-        """Begin: `names` to load (None: all), or `saved`, the snapshot of an earlier broker."""
+        """Begin with `names` to load (None: all), and what an earlier broker left, if it crashed.
+
+        `saved` is its snapshot. Its models serve on, whether a worker has them or not; `names` are
+        loaded only if it did not come to that, or ended in peace.
+        """
         self.world.now_ns = now_ns
-        if saved is not None and saved.get("format") == STATE_FORMAT:
-            self._restore(saved)
-        if saved is None or not saved.get("slots"):
+        known = saved if saved is not None and saved.get("format") == STATE_FORMAT else None
+        if known is not None:
+            self._restore(known)
+        if known is None or not known.get("scanned"):
             self._catalog.start(names)
         else:
             self._catalog.settled_once = True
-            self._recovery.start([entry["slot"] for entry in saved["slots"]])
+        if known is not None:
+            self._recovery.start([entry["slot"] for entry in known["slots"]])
         self._fleet.want(again=True)
         self.world.actions.append(e.SaveState())
         return self._take_actions()
@@ -171,11 +177,15 @@ class Scheduler:
         return timer_ns if timer_ns < deadline_ns else deadline_ns
 
     def snapshot(self) -> dict[str, Any]:
-        """What survives the broker: desired models, named regions, the ledger of slots."""
+        """What survives the broker: desired models, named regions, the ledger of slots.
+
+        Of one that has quit only the regions: the next one reads the repository anew.
+        """
         return {
             "format": STATE_FORMAT,
             "slots": ledger_of(self.world),
-            "models": self._catalog.saved_models(),
+            "scanned": self._catalog.has_scanned and not self._quit,
+            "models": [] if self._quit else self._catalog.saved_models(),
             "regions": [
                 (one.name, tuple(one.region), one.offset, one.size)
                 for one in self.world.named_regions.values()
@@ -187,8 +197,7 @@ class Scheduler:
             known = m.Region(*region)
             self.world.regions[known.id] = known
             self.world.named_regions[name] = NamedRegion(name, known, offset, size)
-        if saved["slots"]:
-            self._catalog.restore(saved["models"])
+        self._catalog.restore(saved["models"])
 
     def _take_actions(self) -> list[e.Action]:
         actions, self.world.actions = self.world.actions, []
@@ -437,6 +446,7 @@ class Scheduler:
         for slot in world.slots.values():
             self._fleet.kill(slot, "the drain time is over")
         self._quit = True
+        world.actions.append(e.SaveState())
         world.actions.append(e.Quit(1))
 
     # --- for tests ---------------------------------------------------------------------
