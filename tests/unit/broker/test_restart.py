@@ -1,4 +1,4 @@
-"""What a broker knows after a restart: models without a worker, an unfinished start, a clean end."""
+"""A broker after a restart: models without a worker, an unfinished start, a clean end before."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def test_after_a_drain_that_ran_out_of_time_as_well() -> None:
     bench.wait(2 * 10**9)
     assert bench.quit_code == 1
     assert bench.scheduler.snapshot()["models"] == []
-    scheduler, actions = after(bench, None)
+    _, actions = after(bench, None)
     assert [one for one in actions if type(one) is e.ScanRepository]
