@@ -18,7 +18,7 @@ from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
 
 RECONNECT_MS: Final = 20
-RECONNECT_MS_MAX: Final = 500
+RECONNECT_MS_MAX: Final = 100
 SEND_QUEUE_MAX: Final = 10_000
 SECRET: Final = os.urandom(m.SECRET_BYTES)
 
