@@ -1,23 +1,26 @@
-"""Closed loops over the native client: a fixed number of requests in flight for a fixed time.
+"""Closed loops over naiad's own clients: a fixed number of requests in flight for a fixed time.
 
-Every loop checks each answer's shape, counts errors, and ends. Latency is measured from the call
-that submits until the caller has the array, by the caller's own clock.
+The request is prepared once, as load generators do (wrk and perf_analyzer send one fixed body).
+With `reads` each answer is also taken as an array, as an application does. Every loop counts errors
+and ends. Latency counts from before the call that submits until the answer is in the caller's
+hands.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import time
-from collections import deque
 from typing import Any, Final, NamedTuple
 
-from naiad.client import Client, InferResult, NaiadError
+from naiad.client import AsyncClient, Client, Future, InferResult, NaiadError, Prepared
 
-INPUT: Final = "INPUT0"
 OUTPUT: Final = "OUTPUT0"
 ERRORS_MAX: Final = 100
 """A loop in which more requests failed measures nothing and ends."""
 STALL_SECONDS_MAX: Final = 30.0
+
+_clock: Final = time.perf_counter_ns
 
 
 class Measured(NamedTuple):
@@ -36,73 +39,112 @@ class Measured(NamedTuple):
         return self.requests / self.seconds
 
 
-def measured(latencies_ns: list[int], seconds: float, errors: int) -> Measured:
-    """Counts and percentiles of a loop's latencies."""
-    ordered = sorted(latencies_ns)
+class _Tally:
+    """Latencies and errors of one loop."""
 
-    def quantile(share: float) -> float:
-        return ordered[min(len(ordered) - 1, int(len(ordered) * share))] / 1e3 if ordered else 0.0
+    def __init__(self, seconds: float) -> None:
+        gc.collect()
+        self.latencies: list[int] = []
+        self.errors = 0
+        self.begin_ns = _clock()
+        self.end_ns = self.begin_ns + int(seconds * 1e9)
 
-    return Measured(
-        len(ordered), seconds, quantile(0.5), quantile(0.9), quantile(0.99), errors
-    )  # fmt: skip
+    def failed(self, fault: BaseException) -> None:
+        self.errors += 1
+        if self.errors > ERRORS_MAX:
+            raise SystemExit(f"more than {ERRORS_MAX} requests failed: {fault}") from fault
+
+    def measured(self) -> Measured:
+        seconds = (_clock() - self.begin_ns) / 1e9
+        ordered = sorted(self.latencies)
+        if not ordered:
+            raise SystemExit("no request was answered")
+        p50, p90, p99 = [ordered[int(len(ordered) * share)] / 1e3 for share in (0.5, 0.9, 0.99)]
+        return Measured(len(ordered), seconds, p50, p90, p99, self.errors)
 
 
 def blocking_loop(
-    client: Client, model: str, array: Any, in_flight: int, seconds: float
+    client: Client, request: Prepared, in_flight: int, seconds: float, *, reads: bool = False
 ) -> Measured:
-    """`Client` in one thread: `infer` at 1 in flight, else a window of futures."""
-    inputs = {INPUT: array}
-    _check(client.infer(model, inputs), array)
-    gc.collect()
+    """`Client` in one thread: `infer` at 1 in flight, else each answer's callback submits the next
+    request."""
+    tally = _Tally(seconds)
     if in_flight == 1:
-        return _one_after_another(client, model, inputs, seconds)
-    return _window(client, model, inputs, in_flight, seconds)
+        _one_after_another(client, request, tally, reads)
+    else:
+        _with_callbacks(client, request, in_flight, tally, reads)
+    return tally.measured()
 
 
-def _check(result: InferResult, array: Any) -> None:
-    if result[OUTPUT].shape[0] != array.shape[0]:
-        raise SystemExit(f"wrong answer: shape {result[OUTPUT].shape} for {array.shape}")
-
-
-def _one_after_another(
-    client: Client, model: str, inputs: dict[str, Any], seconds: float
-) -> Measured:
-    latencies: list[int] = []
-    clock = time.perf_counter_ns
-    begin = clock()
-    end = begin + int(seconds * 1e9)
-    now = begin
-    while now < end:
-        client.infer(model, inputs)[OUTPUT]
-        after = clock()
-        latencies.append(after - now)
-        now = after
-    return measured(latencies, (now - begin) / 1e9, 0)
-
-
-def _window(
-    client: Client, model: str, inputs: dict[str, Any], in_flight: int, seconds: float
-) -> Measured:
-    """Waits for the oldest request, and puts a new one in the place of each that is done."""
-    latencies: list[int] = []
-    errors = 0
-    clock = time.perf_counter_ns
-    submit = client.submit
-    begin = clock()
-    end = begin + int(seconds * 1e9)
-    pending = deque([(submit(model, inputs), clock()) for _ in range(in_flight)])
-    while pending:
-        future, submitted = pending.popleft()
+def _one_after_another(client: Client, request: Prepared, tally: _Tally, reads: bool) -> None:
+    now = tally.begin_ns
+    while now < tally.end_ns:
+        before = now
         try:
-            future.result(STALL_SECONDS_MAX)[OUTPUT]
-            now = clock()
-            latencies.append(now - submitted)
+            result = client.infer(request)
+            if reads:
+                result[OUTPUT]
         except NaiadError as fault:
-            now = clock()
-            errors += 1
-            if errors > ERRORS_MAX:
-                raise SystemExit(f"more than {ERRORS_MAX} requests failed: {fault}") from fault
-        if now < end:
-            pending.append((submit(model, inputs), now))
-    return measured(latencies, (clock() - begin) / 1e9, errors)
+            tally.failed(fault)
+        now = _clock()
+        tally.latencies.append(now - before)
+
+
+def _with_callbacks(
+    client: Client, request: Prepared, in_flight: int, tally: _Tally, reads: bool
+) -> None:
+    def lane() -> None:
+        before = 0
+
+        def answered(future: Future[InferResult]) -> None:
+            nonlocal before
+            now = _clock()
+            fault = future.exception()
+            if fault is not None:
+                faults.append(fault)
+                return
+            if reads:
+                future.result()[OUTPUT]
+                now = _clock()
+            tally.latencies.append(now - before)
+            if now < tally.end_ns:
+                before = now
+                client.submit(request, callback=answered)
+
+        before = _clock()
+        client.submit(request, callback=answered)
+
+    faults: list[NaiadError] = []
+    for _ in range(in_flight):
+        lane()
+    while client.drive(STALL_SECONDS_MAX):
+        if faults:
+            raise SystemExit(f"a request failed: {faults[0]}")
+
+
+async def async_loop(
+    client: AsyncClient, request: Prepared, in_flight: int, seconds: float, *, reads: bool = True
+) -> Measured:
+    """`AsyncClient` with one task for each request in flight."""
+    tally = _Tally(seconds)
+
+    async def lane() -> None:
+        while (before := _clock()) < tally.end_ns:
+            try:
+                result = await client.infer(request)
+                if reads:
+                    result[OUTPUT]
+            except NaiadError as fault:
+                tally.failed(fault)
+            else:
+                tally.latencies.append(_clock() - before)
+
+    await asyncio.gather(*[lane() for _ in range(in_flight)])
+    return tally.measured()
+
+
+def checked_answer(result: InferResult, expected: Any) -> None:
+    """An answer that is wrong makes every figure worthless."""
+    found = result[OUTPUT]
+    if found.shape != expected.shape or not (found == expected).all():
+        raise SystemExit(f"wrong answer: {found!r:.200}")

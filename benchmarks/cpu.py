@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import numpy as np
-from benchmarks.closed_loop import Measured, blocking_loop
+from benchmarks import native
+from benchmarks.closed_loop import Measured
 from benchmarks.processes import Cpu, cpu_of, machine_busy_seconds, wait_for_quiet
 
 from naiad.client import Client
@@ -31,7 +29,6 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent / "model_repository"
 BARS_US: Final = {"broker": 35.0, "worker": 18.0, "client": 17.0}
 """At BAR_IN_FLIGHT requests in flight."""
 BAR_IN_FLIGHT: Final = 64
-WARM_UP_SECONDS: Final = 0.5
 TRIES_MAX: Final = 5
 QUIET_WAIT_SECONDS_MAX: Final = 20.0
 
@@ -47,8 +44,6 @@ class Round(NamedTuple):
 
 def main() -> int:
     options = _options()
-    if options.client_of:
-        return _client_process(options)
     with serve(
         options.repository,
         arguments=["--control-mode", "explicit", "--load-model", options.model, "--spares", "0"],
@@ -75,27 +70,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--concurrency", type=_numbers, default=[1, 16, 64])
     parser.add_argument("--others-max", type=float, default=0.15, help="in cores")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--client-of", help=argparse.SUPPRESS)
+    parser.add_argument("--client", choices=["blocking", "async"], default="blocking")
+    parser.add_argument("--reads", action="store_true", help="take each answer as an array, too")
     return parser.parse_args()
 
 
 def _numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
-
-
-def _client_process(options: argparse.Namespace) -> int:
-    """What the measured client runs: a line when it begins, one with its figures at its end."""
-    array = np.random.default_rng(1).random((1, 16), dtype=np.float32)
-    in_flight = options.concurrency[0]
-    with Client(options.client_of) as client:
-        blocking_loop(client, options.model, array, in_flight, WARM_UP_SECONDS)
-        print("warm", flush=True)
-        sys.stdin.readline()
-        before = cpu_of(os.getpid())
-        found = blocking_loop(client, options.model, array, in_flight, options.seconds)
-        used = cpu_of(os.getpid()).since(before)
-        print(json.dumps([found, used]), flush=True)
-    return 0
 
 
 def _quiet_round(server: Server, options: argparse.Namespace, in_flight: int) -> Round:
@@ -112,27 +93,23 @@ def _quiet_round(server: Server, options: argparse.Namespace, in_flight: int) ->
 
 def _round(server: Server, options: argparse.Namespace, in_flight: int) -> Round:
     pids = _server_pids(server, options.model)
-    command = [
-        sys.executable, "-m", "benchmarks.cpu", "--client-of", str(server.run_dir),
-        "--model", options.model, "--seconds", str(options.seconds),
-        "--concurrency", str(in_flight),
-    ]  # fmt: skip
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as client:
-        assert client.stdin is not None
-        assert client.stdout is not None
-        if client.stdout.readline() != "warm\n":
-            raise SystemExit("the client ended during its warm-up")
-        before = {name: cpu_of(pid) for name, pid in pids.items()}
+    before: dict[str, Cpu] = {}
+    busy_before = 0.0
+
+    def note() -> None:
+        nonlocal busy_before
+        before.update({name: cpu_of(pid) for name, pid in pids.items()})
         busy_before = machine_busy_seconds()
-        client.stdin.write("go\n")
-        client.stdin.flush()
-        found, client_used = json.loads(client.stdout.readline())
-        used = {name: cpu_of(pid).since(before[name]) for name, pid in pids.items()}
-        busy = machine_busy_seconds() - busy_before
-    measured = Measured(*found)
-    used["client"] = Cpu(*client_used)
+
+    measured, client_cpu = native.run(
+        str(server.run_dir), options.model, in_flight, options.seconds,
+        client=options.client, reads=options.reads, on_warm=note,
+    )  # fmt: skip
+    used = {name: cpu_of(pid).since(before[name]) for name, pid in pids.items()}
+    busy = machine_busy_seconds() - busy_before
+    used["client"] = client_cpu
+    if min(cpu.total for cpu in used.values()) <= 0:
+        raise SystemExit("a process of the server was replaced during the measurement")
     ours = sum(cpu.total for cpu in used.values())
     return Round(
         measured,
