@@ -112,6 +112,11 @@ class ModelQueue:
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def waiting(self) -> int:
+        """What people call the queue: also what was sent early to workers that are still busy."""
+        return self.count + sum(level.early for level in self._order)
+
     def level(self, rank: int) -> Level:
         found = self._levels.get(rank)
         if found is None:
