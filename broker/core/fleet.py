@@ -20,13 +20,14 @@ from naiad.broker.core.models import UNLOADED, ModelState, ModelVersion
 from naiad.broker.core.world import World
 from naiad.config.model import ModelConfig
 from naiad.protocol import messages as m
-from naiad.protocol.errors import Code, RequestError, Unavailable, WireError
+from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable, WireError
 
 Json = dict[str, Any]
 
 DEATHS_ALONE_MAX: Final = 2
 """A request that was executing alone at this many deaths is the cause of them."""
-DEVICES_KNOWN_MAX: Final = 64
+_HOPELESS: Final = (InstanceState.FATAL, InstanceState.EXITED)
+"""Not without a new decision will such an instance run anything."""
 
 
 class Fleet:
@@ -58,8 +59,9 @@ class Fleet:
                 counts[instance.device] += 1
                 preload[instance.model.config.backend] = None
         for device, count in counts.items():
-            spares = 0 if self._world.draining else self._world.limits.spares
-            wanted = m.Want(device, count + spares, tuple(preload))
+            # Fewer is never an order to end one: while draining nobody is replaced.
+            slots = 0 if self._world.draining else count + self._world.limits.spares
+            wanted = m.Want(device, slots, tuple(preload))
             if again or self._wanted.get(device) != wanted:
                 self._wanted[device] = wanted
                 self._world.actions.append(TellSupervisor(wanted))
@@ -81,12 +83,18 @@ class Fleet:
                 self._load(slot, instance)
 
     def _load(self, slot: Slot, instance: Instance) -> None:
+        self.begin_load(slot, instance)
+        self.send_load(slot, instance)
+        self._world.actions.append(SaveState())
+
+    def begin_load(self, slot: Slot, instance: Instance) -> None:
+        """From now on the slot has this instance, and LOADED is waited for."""
+        if instance.state is InstanceState.BACKOFF:
+            instance.move(InstanceState.WAITING)
         instance.move(InstanceState.LOADING)
         instance.slot = slot
         slot.instance = instance
         slot.loading_since_ns = self._world.now_ns
-        self.send_load(slot, instance)
-        self._world.actions.append(SaveState())
         self._watch_load(slot, instance)
 
     def send_load(self, slot: Slot, instance: Instance) -> None:
@@ -136,23 +144,46 @@ class Fleet:
             return
         model = instance.model
         if error is not None:
-            slot.stopping = True
-            slot.instance = None
-            instance.slot = None
-            self._fail_version(model, error[1])
+            self._load_failed(slot, instance, error[1])
             return
         if instance.state is not InstanceState.LOADING:
             return
         model.load_ns = max(model.load_ns, load_ns)
         if model.signature is None and config is not None:
-            model.complete(ModelConfig.from_json(config))
-        self.serve(slot, instance)
+            try:
+                model.complete(ModelConfig.from_json(config))
+            except NaiadError as fault:
+                self._load_failed(slot, instance, f"its completed configuration: {fault.message}")
+                self.kill(slot, "its completed configuration cannot be used")
+                return
+        self._serve(slot, instance)
 
-    def serve(self, slot: Slot, instance: Instance) -> None:
-        """A loaded instance joins in."""
+    def _load_failed(self, slot: Slot, instance: Instance, reason: str) -> None:
+        """The worker ends by itself. One that had served before is a death like any other."""
+        slot.stopping = True
+        slot.instance = None
+        instance.slot = None
+        if instance.state is InstanceState.DRAINING:
+            self._exit(instance)
+        elif instance.state is not InstanceState.LOADING:
+            pass  # given up already
+        elif instance.has_served and instance.model.state is not ModelState.UNLOADING:
+            self._restart(instance, reason, counts=True)
+            self.assign()
+        else:
+            instance.move(InstanceState.FATAL)
+            self._fail_version(instance.model, reason)
+        self.want()
+
+    def _serve(self, slot: Slot, instance: Instance) -> None:
+        """A loaded instance joins in; one adopted from an earlier broker may be at work already."""
         model = instance.model
         instance.move(InstanceState.READY)
-        model.idle.append(slot)
+        instance.has_served = True
+        if slot.current is None:
+            model.idle.append(slot)
+        else:
+            instance.move(InstanceState.BUSY)
         self._world.wake(model)
         self._world.actions.append(SaveState())
         if model.state is ModelState.LOADING:
@@ -177,6 +208,7 @@ class Fleet:
         world.slots.pop(slot.key, None)
         instance = slot.instance
         if instance is None:
+            self._settle_jobs(slot, reason, executing, truncated)
             self.assign()
             self.want()
             return
@@ -193,9 +225,9 @@ class Fleet:
             )
         guilty = self._settle_jobs(slot, reason, executing, truncated)
         instance.slot = None
-        if instance.state is InstanceState.DRAINING:
-            instance.move(InstanceState.EXITED)
-            world.instances.pop(instance.id, None)
+        is_left = model.state is ModelState.UNLOADING and not len(model.queue)
+        if instance.state is InstanceState.DRAINING or is_left:
+            self._exit(instance)
             self.check_retired()
         elif instance.state not in (InstanceState.FATAL, InstanceState.EXITED):
             self._restart(instance, reason, counts=not guilty and not ordered)
@@ -203,6 +235,12 @@ class Fleet:
         self.assign()
         self.want()
         world.actions.append(SaveState())
+
+    def _exit(self, instance: Instance) -> None:
+        """An instance that nobody wants has no process any more."""
+        if instance.state is not InstanceState.EXITED:
+            instance.move(InstanceState.EXITED)
+        self._world.instances.pop(instance.id, None)
 
     def _restart(self, instance: Instance, reason: str, counts: bool) -> None:
         world = self._world
@@ -264,10 +302,11 @@ class Fleet:
     def _settle_jobs(
         self, slot: Slot, reason: str, executing: int, truncated: tuple[int, ...]
     ) -> bool:
-        """Requeue or fail what the dead worker had; True if one request is known to be guilty."""
+        """Requeue or fail what the dead worker had; True if it was a request's doing, as far as
+        one can tell: poison, a truncated region, or a suspect that was alone."""
         guilty = False
         again: list[Job] = []
-        for batch in slot.batches():
+        for batch in (*slot.batches(), *slot.held.values()):
             suspected = batch.id == executing
             live = [job for job in batch.jobs if job is not None]
             alone = len(live) == 1 and not batch.keys
@@ -279,7 +318,7 @@ class Fleet:
                     job.model.queue.level(job.level).early -= 1
                     if job.deadline_ns:
                         self._world.deadlines.discard(job)
-                if suspected and truncated and job.uses(truncated):
+                if suspected and truncated and not job.regions().isdisjoint(truncated):
                     guilty = True
                     self._answers.fail(job, _truncated(job))
                 elif suspected and self._judge(job, alone, reason):
@@ -287,6 +326,7 @@ class Fleet:
                 elif suspected and not job.retryable:
                     self._answers.fail(job, _died(job, reason))
                 else:
+                    guilty = guilty or (suspected and alone and job.suspect)
                     if suspected and not truncated:
                         job.suspect = True
                     if suspected:
@@ -295,14 +335,22 @@ class Fleet:
             if suspected and batch.keys:
                 self._world.counters.reexecutions["broker_restart"] += batch.jobs.count(None)
         slot.current = slot.early = None
-        for job in sorted(again, key=lambda job: (job.first_enqueued_ns, job.number), reverse=True):
-            self.requeue(job)
+        slot.held.clear()
+        self.requeue_all(again)
         return guilty
 
-    def requeue(self, job: Job) -> None:
+    def requeue_all(self, jobs: list[Job]) -> None:
+        """Put jobs back at the head of their queues, in the order they first came."""
+        for job in sorted(jobs, key=lambda job: (job.first_enqueued_ns, job.number), reverse=True):
+            self._requeue(job)
+
+    def _requeue(self, job: Job) -> None:
         """Put a job back at the head of its queue, under its first arrival time."""
-        job.state = JobState.QUEUED
         job.batch = None
+        if all(one.state in _HOPELESS for one in job.model.instances):
+            self._answers.fail(job, _not_ready(job.model, job.model.reason))
+            return
+        job.state = JobState.QUEUED
         job.model.queue.push_front(job)
         if job.deadline_ns:
             self._world.deadlines.add(job)
@@ -331,36 +379,31 @@ class Fleet:
     # --- ending ------------------------------------------------------------------------
 
     def _fail_version(self, model: ModelVersion, reason: str) -> None:
-        """No instance of this version can be had: say so to everybody who waits for it."""
-        if model.state not in (ModelState.LOADING, ModelState.READY):
-            return
-        model.move(ModelState.UNAVAILABLE, reason)
-        self._world.forget_lookups()
-        self._world.log(
-            "error", f"model {model.name} version {model.version} is UNAVAILABLE: {reason}"
-        )
+        """No instance of this version can be had: say so to everybody who waits for it.
+
+        Also when it failed before or is unloading: what came back from a dead worker waits for it.
+        """
+        is_news = model.state in (ModelState.LOADING, ModelState.READY)
+        if is_news:
+            model.move(ModelState.UNAVAILABLE, reason)
+            self._world.forget_lookups()
+            self._world.log(
+                "error", f"model {model.name} version {model.version} is UNAVAILABLE: {reason}"
+            )
         for job in list(model.queue.jobs()):
             model.queue.remove(job)
             if job.deadline_ns:
                 self._world.deadlines.discard(job)
-            self._answers.fail(
-                job,
-                Unavailable(
-                    f"Request for unknown model: '{model.name}' version {model.version} is not at"
-                    f" ready state: {reason}",
-                    code=Code.NOT_READY,
-                ),
-            )
+            self._answers.fail(job, _not_ready(model, reason))
         for instance in model.instances:
-            if instance.slot is not None:
-                slot = instance.slot
-                if instance.state is InstanceState.LOADING:
-                    instance.move(InstanceState.FATAL)
-                    slot.stopping = True
-                    self.kill(slot, "another instance of its model failed to load")
-            elif instance.state not in (InstanceState.FATAL, InstanceState.EXITED):
+            slot = instance.slot
+            if slot is not None and instance.state is InstanceState.LOADING:
                 instance.move(InstanceState.FATAL)
-        self._settled(model)
+                self.kill(slot, "another instance of its model failed to load")
+            elif slot is None and instance.state not in (InstanceState.FATAL, InstanceState.EXITED):
+                instance.move(InstanceState.FATAL)
+        if is_news:
+            self._settled(model)
         self.want()
 
     def retire(self, model: ModelVersion) -> None:
@@ -371,9 +414,8 @@ class Fleet:
         if model not in self._world.retiring:
             self._world.retiring.append(model)
         for instance in model.instances:
-            if instance.slot is None and instance.state is not InstanceState.EXITED:
-                instance.move(InstanceState.EXITED)
-                self._world.instances.pop(instance.id, None)
+            if instance.slot is None:
+                self._exit(instance)
         if not any(one.slot is not None for one in model.instances):
             for job in list(model.queue.jobs()):
                 model.queue.remove(job)
@@ -389,7 +431,9 @@ class Fleet:
             if not is_drained(model):
                 continue
             for instance in model.instances:
-                if instance.slot is not None and not instance.slot.stopping:
+                if instance.slot is None:
+                    self._exit(instance)
+                elif not instance.slot.stopping:
                     self._stop(instance.slot, instance)
             if all(one.state is InstanceState.EXITED for one in model.instances):
                 world.retiring.remove(model)
@@ -427,6 +471,14 @@ class Fleet:
 def json_bytes(value: Json) -> bytes:
     """Compact JSON, as payload frames carry it."""
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _not_ready(model: ModelVersion, reason: str) -> Unavailable:
+    return Unavailable(
+        f"Request for unknown model: '{model.name}' version {model.version} is not at ready state:"
+        f" {reason}",
+        code=Code.NOT_READY,
+    )
 
 
 def _truncated(job: Job) -> RequestError:

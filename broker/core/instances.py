@@ -62,6 +62,7 @@ class Instance:
         self.slot: Slot | None = None
         self.restarts = 0
         self.deaths = 0
+        self.has_served = False
         self.waiting_since_ns = 0
 
     def move(self, state: InstanceState) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -66,11 +65,11 @@ class Job:
         self.first_enqueued_ns = now_ns
         self.state = JobState.QUEUED
 
-    def uses(self, regions: Collection[int]) -> bool:
-        """Whether an input or output lies in one of these regions (the broker's ids)."""
-        return any(
-            t.place == Place.REGION and t.region in regions for t in self.request.inputs
-        ) or any(o.place == Place.REGION and o.region in regions for o in self.request.outputs)
+    def regions(self) -> set[int]:
+        """The broker's ids of the regions that inputs and outputs lie in."""
+        request = self.request
+        inputs = {one.region for one in request.inputs if one.place == Place.REGION}
+        return inputs | {one.region for one in request.outputs if one.place == Place.REGION}
 
     def __repr__(self) -> str:
         return (

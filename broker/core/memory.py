@@ -68,7 +68,7 @@ class Memory:
         """Nothing is sent to a worker, now or after a death, that names a region nobody knows."""
         for session in sessions:
             for job in list(session.jobs.values()):
-                if job.uses(gone):
+                if not job.regions().isdisjoint(gone):
                     self._dispatch.cancel(
                         job,
                         RequestError(

@@ -7,6 +7,7 @@ waits otherwise. It ends when every known worker has said hello or is dead, or a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.events import Frames, KillSlot, SaveState, TellSlot
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import InstanceState, Slot
-from naiad.broker.core.job import Batch, JobState
+from naiad.broker.core.job import Batch, Job, JobState
 from naiad.broker.core.memory import Memory
 from naiad.broker.core.models import ModelState
 from naiad.broker.core.sessions import Session
@@ -139,40 +140,41 @@ class Recovery:
             return
         instance = world.instances.get(hello.instance)
         waits = (InstanceState.WAITING, InstanceState.BACKOFF)
-        if instance is None or instance.slot is not None or instance.state not in waits:
+        is_wanted = instance is not None and instance.slot is None and instance.state in waits
+        if instance is None or not is_wanted or world.draining:
             world.log("info", f"worker {slot.name} has an instance nobody wants: it is stopped")
-            slot.stopping = True
+            self._take_batches(slot, hello, is_wanted=False)
             self._welcome(slot, keep=False)
+            self._fleet.stop_slot(slot)
             return
         self._welcome(slot, keep=True)
         world.at(
             world.now_ns + 2 * world.limits.absence_ns,
             partial(self._memory.sweep_leases, slot, hello.leases),
         )
-        if instance.state is InstanceState.BACKOFF:
-            instance.move(InstanceState.WAITING)
-        instance.slot = slot
-        slot.instance = instance
+        # It says LOADED again after the welcome, with the completed config: not before that is it
+        # certain that the load had ended, unless it executes.
+        self._fleet.begin_load(slot, instance)
+        self._take_batches(slot, hello, is_wanted=True)
         model = instance.model
-        self._take_batches(slot, hello)
         if slot.current is None or model.signature is None:
-            # It says LOADED again after the welcome, with the completed config: not before that
-            # is it certain that the load had ended.
-            instance.move(InstanceState.LOADING)
             return
+        instance.move(InstanceState.READY)
         instance.move(InstanceState.BUSY)
+        instance.has_served = True
         model.executing += len(slot.current.jobs)
         if model.state is ModelState.LOADING:
             model.move(ModelState.READY)
             world.forget_lookups()
         world.wake(model)
 
-    def _take_batches(self, slot: Slot, hello: m.SlotHello) -> None:
+    def _take_batches(self, slot: Slot, hello: m.SlotHello, *, is_wanted: bool) -> None:
+        """What a worker still has from an earlier broker: resent requests join it."""
         for held in hello.held:
             batch = Batch(held.id, slot, [None] * len(held.requests), 0, self._world.now_ns)
             batch.keys = list(held.requests)
             batch.rows = max(1, len(held.requests))
-            if held.finished:
+            if held.finished or not is_wanted:
                 slot.held[held.id] = batch
             elif slot.current is None:
                 slot.current = batch
@@ -189,10 +191,12 @@ class Recovery:
         for arena in hello.arenas:
             slot.arenas[arena.id] = arena
         lost = [batch for batch in slot.batches() if batch.id not in held]
+        self._forget_lost_regions(slot, lost)
+        again: list[Job] = []
         for batch in lost:
             if batch is slot.early:
                 slot.early = None
-            for job in reversed(batch.jobs):
+            for job in batch.jobs:
                 if job is None:
                     continue
                 if job.state is JobState.ANSWERED:
@@ -202,9 +206,24 @@ class Recovery:
                     job.model.queue.level(job.level).early -= 1
                     if job.deadline_ns:
                         self._world.deadlines.discard(job)
-                self._fleet.requeue(job)
+                again.append(job)
             if batch is slot.current:
                 self._dispatch.free(slot)
+        self._fleet.requeue_all(again)
+
+    def _forget_lost_regions(self, slot: Slot, lost: list[Batch]) -> None:
+        """What only lost batches told the worker of may be unknown to it: it is told anew."""
+
+        def used(batches: Iterable[Batch]) -> set[int]:
+            jobs = (job for batch in batches for job in batch.jobs if job is not None)
+            return {ident for job in jobs for ident in job.regions()}
+
+        kept = [batch for batch in slot.batches() if batch not in lost]
+        doubtful = (used(lost) & slot.regions) - used(kept)
+        if doubtful:
+            slot.regions -= doubtful
+            message = m.Forget(tuple(sorted(doubtful)))
+            self._world.actions.append(TellSlot(slot.key, message, []))
 
     def _welcome(self, slot: Slot, keep: bool) -> None:
         message = m.SlotWelcome(self._world.incarnation, self._world.server, keep)

@@ -359,8 +359,6 @@ class Scheduler:
             return
         if known:
             self._recovery.reconnected(slot, event.hello)
-        elif self.world.draining:
-            self._fleet.stop_slot(slot)
         else:
             self._recovery.adopt(slot, event.hello)
         self._recovery.heard(slot.key)

@@ -168,6 +168,8 @@ class Signature:
 
 
 def _spec(config: ModelConfig, tensor: TensorConfig) -> InputSpec:
+    if tensor.data_type not in ITEM_BYTES:
+        raise RequestError(f"input '{tensor.name}' of model '{config.name}' has no data type")
     return InputSpec(
         tensor.name,
         tensor.data_type,

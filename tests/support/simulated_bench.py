@@ -213,6 +213,12 @@ class Bench:
         assert found is not None
         return found
 
+    def worker_of(self, model: ModelVersion) -> int:
+        """The slot of a version's first instance."""
+        slot = model.instances[0].slot
+        assert slot is not None
+        return slot.key
+
     def loaded(self, slot: int, error: WireError | None = None, config: Json | None = None) -> None:
         """The worker answers the LOAD it was told."""
         instance = self.instance(slot)

@@ -74,7 +74,7 @@ def _check_order(scheduler: Scheduler, action: e.SendBatch) -> None:
         lowest = max(job.level for job in jobs)
         for level in jobs[0].model.queue.levels():
             lane = level.lanes.get(jobs[0].key)
-            if lane is not None and level.rank < lowest:
+            if lane is not None and level.rank < lowest and lane.head().number < batch.id:
                 raise Violation(f"{lane.head()} was passed over by {jobs}", _token(lane.head()))
 
 

@@ -26,7 +26,8 @@ LEASE_SLOT_BYTES = 65_536
 CANCELLED = (str(Code.CANCELLED), "cancelled before it was executed", False)
 RAISED = (str(Code.MODEL_ERROR), "the model raised", False)
 Key = tuple[int, int]
-Received = tuple[m.Batch, list[bytes]]
+Regions = dict[int, m.Region]
+Received = tuple[m.Batch, list[bytes], Regions]
 
 
 class SimulatedWorker:
@@ -55,7 +56,8 @@ class SimulatedWorker:
         self.finished: OrderedDict[int, tuple[m.Results, list[bytes], m.Batch]] = OrderedDict()
         self.abandoned: set[tuple[int, int]] = set()
         self.page_batch = 0
-        self.regions: dict[int, m.Region] = {}
+        self.regions: Regions = {}
+        """Of this broker; a batch keeps those of the broker that sent it."""
         self.arena = m.Region(2**61 + pid, f"/naiad.sim.worker.{pid}", 1, pid, 2**30)
         self.arena_told = False
         self.leases: dict[tuple[int, int], list[int]] = {}
@@ -86,7 +88,7 @@ class SimulatedWorker:
         ]
         held += [
             m.HeldBatch(batch.id, tuple((r.session, r.id) for r in batch.requests), False)
-            for batch, _ in unfinished
+            for batch, _, _ in unfinished
         ]
         hello = m.SlotHello(
             secret=b"", slot=self.name, device="cpu", pid=self.pid, software="simulated",
@@ -127,7 +129,7 @@ class SimulatedWorker:
                 self._send(m.Forgotten(ids), [])
             case m.Abandon(requests):
                 unfinished = [*([self.executing] if self.executing else []), *self.waiting]
-                here = {(r.session, r.id) for batch, _ in unfinished for r in batch.requests}
+                here = {(r.session, r.id) for batch, _, _ in unfinished for r in batch.requests}
                 self.abandoned.update(here.intersection(requests))
             case m.Return(leases):
                 for lease in leases:
@@ -139,7 +141,7 @@ class SimulatedWorker:
 
     def _welcome(self, incarnation: int, keep: bool) -> None:
         if incarnation != self.incarnation:
-            self.regions.clear()
+            self.regions = {}
             self.incarnation = incarnation
         self.welcomed = True
         if self.load is not None and self.edition is not None and self.is_loaded:
@@ -191,7 +193,7 @@ class SimulatedWorker:
         if not self.is_loaded or len(self.waiting) > 1:
             raise Violation(f"{self} cannot take batch {batch.id}: {len(self.waiting)} wait")
         self._check(batch)
-        self.waiting.append((batch, frames))
+        self.waiting.append((batch, frames, self.regions))
         self._go_on()
 
     def _check(self, batch: m.Batch) -> None:
@@ -216,14 +218,14 @@ class SimulatedWorker:
             return
         assert self.edition is not None
         received = self.executing = self.waiting.popleft()
-        batch, frames = received
+        batch, frames, regions = received
         self.page_batch = batch.id
         rows = 0
         dies = False
         for request in batch.requests:
             if (request.session, request.id) in self.abandoned:
                 continue
-            token = self._read(request, frames)
+            token = self._read(request, frames, regions)
             self.ledger.begin(token, f"{self} in batch {batch.id}")
             dies = dies or self.ledger.records[token].is_poison
             tensor = request.inputs[0]
@@ -244,9 +246,9 @@ class SimulatedWorker:
         if self.is_stopped:
             self._postponed.append(lambda: self._finish(received, took_ns, skipped))
             return
-        batch, frames = received
+        batch = received[0]
         answers: list[bytes] = [b""]
-        results = [self._result(one, frames, answers, skipped) for one in batch.requests]
+        results = [self._result(one, received, answers, skipped) for one in batch.requests]
         for request in batch.requests:
             self.ledger.running.pop(int(request.label), None)
         self.page_batch = 0
@@ -268,13 +270,14 @@ class SimulatedWorker:
     def _result(
         self,
         request: m.BatchRequest,
-        frames: list[bytes],
+        received: Received,
         answers: list[bytes],
         skipped: frozenset[Key],
     ) -> m.BatchResult:
         if (request.session, request.id) in skipped:
             return m.BatchResult(CANCELLED, ())
-        token = self._read(request, frames)
+        _, frames, regions = received
+        token = self._read(request, frames, regions)
         if self.ledger.records[token].raises:
             return m.BatchResult(RAISED, ())
         source = request.inputs[0]
@@ -282,7 +285,7 @@ class SimulatedWorker:
         place, where, offset = int(m.Place.INLINE), 0, 0
         if output.place == m.Place.REGION:
             place, where, offset = output.place, output.region, output.offset
-            region = self._region(where, token)
+            region = self._region(regions, where, token)
             self.ledger.write(region.key, offset, token, repr(self))
         elif self.random.random() < 0.3:
             place, where, offset = int(m.Place.LEASE), self.arena.id, self._lend(request, token)
@@ -304,18 +307,18 @@ class SimulatedWorker:
         self.leases.setdefault((request.session, request.id), []).append(offset)
         return offset
 
-    def _region(self, ident: int, token: int) -> m.Region:
-        found = self.regions.get(ident)
+    def _region(self, regions: Regions, ident: int, token: int) -> m.Region:
+        found = regions.get(ident)
         if found is None:
             raise Violation(f"{self} was never told about region {ident}", token)
         return found
 
-    def _read(self, request: m.BatchRequest, frames: list[bytes]) -> int:
+    def _read(self, request: m.BatchRequest, frames: list[bytes], regions: Regions) -> int:
         """The token in the request's input, checked against what its label says it must be."""
         token = int(request.label)
         tensor = request.inputs[0]
         if tensor.place == m.Place.REGION:
-            region = self._region(tensor.region, token)
+            region = self._region(regions, tensor.region, token)
             self.ledger.read(region.key, tensor.offset, token, repr(self))
             return token
         data = frames[tensor.region][tensor.offset : tensor.offset + tensor.size]
