@@ -127,7 +127,8 @@ class SessionMemory:
 
         Args:
             arenas: definitions of the worker arenas that they lie in.
-            keep: kept alive with them, such as the loans that outputs were written into.
+            keep: kept alive with them, such as the loans that outputs were written into; dropped
+                when `take_ended` knows already that the lease has ended.
 
         Raises:
             NaiadError: an output cannot be mapped. Its leases have ended then.
@@ -136,14 +137,15 @@ class SessionMemory:
         if not shared:
             return None
         leases = tuple({(tensor[4], request): None for tensor in shared if tensor[3] == _LEASE})
-        keeper = Keeper(partial(self._ended.append, leases)) if leases else None
+        if leases:
+            keep = Keeper(partial(self._ended.append, leases), keep)
         self._lent.define(arenas)
         views = {}
         for tensor in shared:
             view = self._mapped(tensor)
             if view is not None:
                 views[tensor[0]] = view
-        return SharedOutputs(views, (keeper, keep))
+        return SharedOutputs(views, keep)
 
     def _mapped(self, tensor: Tensor) -> memoryview | None:
         """The output's bytes; None for a region registered by name, which its creator reads."""

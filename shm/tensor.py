@@ -49,13 +49,15 @@ class Keeper:
 
     Arrays and views made with `keep=` hold their keeper; one keeper may be shared by all outputs of
     an answer. `released` runs in whatever thread drops the last reference, also inside the garbage
-    collector: it must only note the fact (append to a deque), never lock or block.
+    collector: it must only note the fact (append to a deque), never lock or block. What is given as
+    `keep` is dropped after it ran.
     """
 
-    __slots__ = ("_released",)
+    __slots__ = ("_keep", "_released")
 
-    def __init__(self, released: Callable[[], None]) -> None:
+    def __init__(self, released: Callable[[], None], keep: object = None) -> None:
         self._released = released
+        self._keep = keep
 
     def __del__(self) -> None:
         self._released()

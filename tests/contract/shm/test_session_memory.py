@@ -90,6 +90,21 @@ def test_a_lease_lasts_as_long_as_any_view_of_any_output(
     assert memory.take_ended() == []
 
 
+def test_what_is_kept_goes_when_the_end_of_the_lease_is_known(
+    memory: SessionMemory, worker: OutputArena
+) -> None:
+    known: list[bool] = []
+    tensor = leased(worker, 7)
+    keep = Keeper(lambda: known.append(memory.has_ended))
+    outputs = memory.outputs(7, (tensor,), worker.arenas(), keep=keep)
+    assert outputs is not None
+    array = outputs.array(tensor)
+    del keep, outputs
+    assert known == []
+    del array
+    assert known == [True]
+
+
 def test_results_in_two_arenas_end_together(memory: SessionMemory, worker: OutputArena) -> None:
     """The worker frees everything of a request at the first word."""
     first = leased(worker, 7, "A")
