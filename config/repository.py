@@ -114,7 +114,7 @@ def _missing(name: str, repositories: Sequence[str], known: Mapping[str, object]
         return fault
     hint = did_you_mean(name, known) or "check the name, or add the directory"
     return (
-        f"failed to load '{name}', failed to poll from model repository: no directory of that name "
+        f"no directory named {printable(name)} "
         f"in {listed([printable(path) for path in repositories])}; {hint}"
     )
 

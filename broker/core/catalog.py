@@ -16,6 +16,7 @@ from naiad.broker.core.instances import Instance, InstanceState
 from naiad.broker.core.models import Model, ModelState, ModelVersion
 from naiad.broker.core.world import World
 from naiad.config.model import ModelConfig
+from naiad.config.names import model_name_fault
 from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError, Unavailable
 
 SCANS_PENDING_MAX: Final = 1024
@@ -70,6 +71,9 @@ class Catalog:
             )
         if len(self._scans) >= SCANS_PENDING_MAX:
             raise Unavailable("too many loads at once; wait for some to end")
+        fault = model_name_fault(name)
+        if fault is not None:
+            raise RequestError(fault)  # before anybody looks for a directory of that name
         self._scan((name,), [call], override)
 
     def unload(self, name: str, call: Call) -> None:
@@ -90,7 +94,10 @@ class Catalog:
                 ):
                     self.fleet.retire(version)
             model.incoming = {}
-            self._answer(model, None)
+            self._answer(model, _outdated())
+            model.failure = ""
+            if not model.versions:
+                del self._world.models[name]
         self._world.actions.append(SendReply(*call, None, {}))
         self._world.actions.append(SaveState())
 
@@ -107,8 +114,9 @@ class Catalog:
             return
         if fault is not None:
             self._world.log("error", f"model repository: {fault}")
-            for call in scan.calls:
-                self._reply(call, RequestError(fault))
+            if not entries:
+                for call in scan.calls:
+                    self._reply(call, RequestError(fault))
         seen = set()
         for entry in entries:
             seen.add(str(entry["name"]))
@@ -123,8 +131,11 @@ class Catalog:
     def _missing(self, name: str, why: str, calls: list[Call]) -> None:
         text = f"failed to load '{name}', failed to poll from model repository: {why}"
         self._world.log("error", text)
-        if name not in self._world.models:
-            model = self._world.models[name] = Model(name)
+        model = self._world.models.get(name)
+        if model is not None:
+            model.failure = _failed_reload(text)
+        elif not calls:
+            self._world.models[name] = model = Model(name)
             model.failure = text
         for call in calls:
             self._reply(call, NaiadError(text, code=Code.INTERNAL))
@@ -149,22 +160,16 @@ class Catalog:
             self._refuse(model, faults, scan.calls)
             return
         if self._is_same(model, entry, scan):
-            for call in scan.calls:
-                self._reply(call, None)
+            model.failure = ""
+            model.calls.extend(scan.calls)
+            self._settle_serving(model)
             return
         config = ModelConfig.from_json(config_json)
         for version in model.incoming.values():
             self.fleet.retire(version)
-        if model.incoming:
-            self._answer(
-                model,
-                RequestError(
-                    "Newer operation has been applied to the model lifecycle, current load"
-                    " operation is out-dated."
-                ),
-            )
+        self._answer(model, _outdated())
         model.calls.extend(scan.calls)
-        model.override = scan.override
+        model.incoming_override = scan.override
         model.failure = ""
         generation = world.number()
         fresh = {}
@@ -182,21 +187,22 @@ class Catalog:
         world.actions.append(SaveState())
 
     def _is_same(self, model: Model, entry: Json, scan: Scan) -> bool:
-        """Whether a plain load finds what is served already: a success without a reload."""
+        """Whether a plain load finds what is served, or being loaded, already."""
         fingerprint = str(entry.get("fingerprint", ""))
-        served = model.versions.values()
+        newest = (model.incoming or model.versions).values()
+        override = model.incoming_override if model.incoming else model.override
         return (
             scan.override is None
-            and model.override is None
+            and override is None
             and bool(fingerprint)
-            and bool(model.versions)
-            and all(one.state is ModelState.READY for one in served)
-            and all(one.fingerprint == fingerprint for one in served)
+            and bool(newest)
+            and all(one.state in (ModelState.READY, ModelState.LOADING) for one in newest)
+            and all(one.fingerprint == fingerprint for one in newest)
         )
 
     def _refuse(self, model: Model, faults: list[str], calls: list[Call]) -> None:
         reason = "; ".join(faults) or "its configuration cannot be read"
-        model.failure = reason
+        model.failure = _failed_reload(reason) if model.versions else reason
         self._world.log("error", f"model {model.name}: {reason}")
         for call in calls:
             self._reply(call, RequestError(f"load failed for model '{model.name}': {reason}"))
@@ -264,6 +270,7 @@ class Catalog:
     def _swap(self, model: Model) -> None:
         old = list(model.versions.values())
         model.versions = model.incoming
+        model.override = model.incoming_override
         model.incoming = {}
         self._world.forget_lookups()
         for version in old:
@@ -300,12 +307,14 @@ class Catalog:
     def _give_up(self, model: Model, reason: str) -> None:
         failed = model.incoming
         model.incoming = {}
-        model.failure = f"last load failed: {reason}"
+        model.failure = _failed_reload(reason)
         for version in failed.values():
             self.fleet.retire(version)
         self._answer(model, _load_error(model.name, min(failed), reason))
 
     def _settle_serving(self, model: Model) -> None:
+        if model.incoming:
+            return  # the calls are about those
         states = {version.state for version in model.versions.values()}
         if ModelState.LOADING in states or not model.calls:
             return
@@ -391,6 +400,17 @@ class Catalog:
                     }
                 )
         return saved
+
+
+def _outdated() -> RequestError:
+    return RequestError(
+        "Newer operation has been applied to the model lifecycle, current load operation is"
+        " out-dated."
+    )
+
+
+def _failed_reload(reason: str) -> str:
+    return f"last load failed: {reason}"
 
 
 def _load_error(name: str, version: int, reason: str) -> ModelError:

@@ -149,6 +149,8 @@ class Model:
         self.incoming: dict[int, ModelVersion] = {}
         self.incoming_since_ns = 0
         self.override: str | None = None
+        """The config of a load request with which `versions` were loaded instead of the file's."""
+        self.incoming_override: str | None = None
         self.failure = ""
         self.calls: list[tuple[int, int]] = []
 

@@ -45,8 +45,9 @@ def _tensor(side: str, given: str) -> str:
 def write_config(repository: Path, name: str, text: str, versions: Sequence[int] = (1,)) -> Path:
     """A model's directory with this config.pbtxt and empty version directories."""
     directory = repository / name
+    directory.mkdir(exist_ok=True)
     for version in versions:
-        (directory / str(version)).mkdir(parents=True, exist_ok=True)
+        (directory / str(version)).mkdir(exist_ok=True)
     (directory / "config.pbtxt").write_text(text)
     return directory
 

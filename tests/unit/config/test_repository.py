@@ -249,9 +249,7 @@ def test_b51_a_model_nowhere_names_it_and_the_repositories(tmp_path: Path) -> No
 
     missing = scan([str(tmp_path)], ["resnett", "../x", ""]).missing
 
-    assert missing["resnett"].startswith(
-        "failed to load 'resnett', failed to poll from model repository"
-    )
+    assert missing["resnett"].startswith("no directory named 'resnett' in ")
     assert str(tmp_path) in missing["resnett"]
     assert 'did you mean "resnet"?' in missing["resnett"]
     assert "path traversal" in missing["../x"]
