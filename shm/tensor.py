@@ -98,18 +98,20 @@ def array_over(
         raise RequestError(
             f"{datatype} {list(shape)} takes {expected} bytes, got {size} bytes of memory"
         )
-    if keep is None:
-        return np.ndarray(shape, dtype, buffer)
-    anchor = _Anchor(shape, dtype, buffer)
-    anchor.keep = keep
-    return anchor.view(np.ndarray)
+    return _anchored(buffer, dtype, shape, keep).view(np.ndarray)
 
 
 def view_over(buffer: memoryview, keep: object) -> memoryview:
     """The same bytes as a view that keeps `keep` alive, as do all slices of it."""
-    anchor = _Anchor((buffer.nbytes,), np.uint8, buffer)
-    anchor.keep = keep
-    return anchor.data
+    return _anchored(buffer, np.dtype(np.uint8), (buffer.nbytes,), keep).data
+
+
+def _anchored(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], keep: object) -> _Anchor:
+    anchor = _Anchor(shape, dtype, buffer)
+    # NumPy looks through a memoryview: its base is the mmap itself, which it does not hold open.
+    # Only while the memoryview lives is the mapping in use, and not closed under the array.
+    anchor.keep = (memoryview(buffer), keep)
+    return anchor
 
 
 def copy_into(view: memoryview, array: Array) -> None:
