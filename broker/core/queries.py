@@ -176,7 +176,7 @@ class Queries:
             "reason": reason,
             "instances": len(version.instances),
             "instances_ready": sum(1 for one in version.instances if one.serves),
-            "queued": len(version.queue) + sum(one.early for one in version.queue.all_levels()),
+            "queued": version.queue.waiting,
             "executing": version.executing,
             "oldest_pending_s": (now_ns - oldest_ns) / 1e9 if oldest_ns else 0.0,
             "restarts": sum(one.restarts for one in version.instances),
