@@ -6,6 +6,7 @@ from typing import Final
 
 from naiad.broker.core.events import Frames, SendAnswers, TellSession
 from naiad.broker.core.job import Job, JobState
+from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import World
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
@@ -69,7 +70,7 @@ class Answers:
     def to(self, session: Session) -> Outgoing:
         """The message that the session gets when this round of events is handled."""
         found = self._outgoing.get(session.key)
-        if found is None:
+        if found is None or found.session is not session:  # an ended one needs no answers
             found = self._outgoing[session.key] = Outgoing(session)
         return found
 
@@ -98,7 +99,13 @@ class Answers:
         session.bytes -= job.inline_bytes
         session.zombies[job.request.id] = job
         job.state = JobState.ANSWERED
+        job.fault = fault
         self._error(job, fault)
+
+    def answer_again(self, job: Job) -> None:
+        """The answer of an abandoned job may have been lost with the client's connection."""
+        assert job.fault is not None
+        self.to(job.session).answers.append(_error_answer(job, job.fault))
 
     def release(self, job: Job) -> None:
         """The worker is done with (or dead before) an abandoned job: its memory is free."""
@@ -150,23 +157,35 @@ class Answers:
             session.bytes -= job.inline_bytes
 
     def _error(self, job: Job, fault: NaiadError) -> None:
-        label = job.request.label
-        code, message, retryable = fault.wire()
-        if label:
-            message = f"[request id: {label}] {message}"
         statistics = job.model.statistics
         statistics.fail_count += 1
         statistics.fail_ns += self._world.now_ns - job.first_enqueued_ns
-        answer = InferAnswer(job.request.id, (code, message, retryable), job.model.version, ())
-        self.to(job.session).answers.append(answer)
+        self.make_room(job.session)
+        self.to(job.session).answers.append(_error_answer(job, fault))
 
     def _released(self, job: Job) -> None:
         if not job.session.ended:
             self.to(job.session).released.append(job.request.id)
 
 
+def _error_answer(job: Job, fault: NaiadError) -> InferAnswer:
+    label = job.request.label
+    code, message, retryable = fault.wire()
+    if label:
+        message = f"[request id: {label}] {message}"
+    return InferAnswer(job.request.id, (code, message, retryable), job.model.version, ())
+
+
 def timeout_error() -> NaiadError:
     return Unavailable("Request timeout expired", code=Code.TIMEOUT)
+
+
+def not_ready_error(model: ModelVersion, reason: str) -> NaiadError:
+    return Unavailable(
+        f"Request for unknown model: '{model.name}' version {model.version} is not at ready state:"
+        f" {reason}",
+        code=Code.NOT_READY,
+    )
 
 
 def cancelled_error() -> NaiadError:

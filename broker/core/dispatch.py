@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from naiad.broker.core.answers import SMALL_BYTES_MAX, Answers, timeout_error
+from naiad.broker.core.answers import SMALL_BYTES_MAX, Answers, not_ready_error, timeout_error
 from naiad.broker.core.batcher import choose
 from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.events import Frames, KillSlot, SendBatch, TellSlot
@@ -19,7 +19,7 @@ from naiad.broker.core.job import Batch, Job, JobState
 from naiad.broker.core.models import ModelState, ModelVersion
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
-from naiad.protocol.errors import NaiadError, error_from_wire
+from naiad.protocol.errors import Code, NaiadError, error_from_wire
 from naiad.protocol.messages import BatchRequest, InferAnswer, Place, Region, Tensor
 
 _INLINE = int(Place.INLINE)
@@ -30,6 +30,8 @@ _make = tuple.__new__
 WASTE_FACTOR: Final = 4
 """Frames shared with other requests are forwarded whole while no larger than this times the part
 that the batch needs."""
+_HOPELESS: Final = (InstanceState.FATAL, InstanceState.EXITED)
+"""Not without a new decision will such an instance run anything."""
 EARLY_MARGIN_NS: Final = 20_000
 """Sent this much before the computed moment: the loop's timer is late by about a tenth of a ms."""
 
@@ -400,6 +402,9 @@ class Dispatch:
         """Results of a batch that an earlier broker sent: answer who is back, keep the rest."""
         for key, job, result in zip(batch.keys, batch.jobs, results.results, strict=True):
             if job is None:
+                if not self.orphans:
+                    limit_ns = self._world.now_ns + 2 * self._world.limits.absence_ns
+                    self._world.at(limit_ns, self.drop_orphans)
                 self.orphans[key] = (result, frames, slot)
             elif job.state is JobState.EXECUTING:
                 self.deliver(slot, job, result, frames)
@@ -410,7 +415,12 @@ class Dispatch:
     def deliver(self, slot: Slot, job: Job, result: m.BatchResult, frames: Frames) -> None:
         """Answer one job with a result, on its own."""
         if result.error is not None:
-            self._answers.fail(job, error_from_wire(result.error))
+            if result.error[0] == Code.CANCELLED:
+                # By the earlier broker; its worker left it out. Whoever sent it again wants it,
+                # or says so again.
+                self.requeue(job)
+            else:
+                self._answers.fail(job, error_from_wire(result.error))
             return
         self._answers.finish(job)
         outgoing = self._answers.to(job.session)
@@ -424,8 +434,21 @@ class Dispatch:
         job.model.statistics.success_count += 1
         job.model.statistics.inference_count += job.rows
 
+    def requeue(self, job: Job) -> None:
+        """Put a job back at the head of its queue, under its first arrival time."""
+        model = job.model
+        job.batch = None
+        if all(one.state in _HOPELESS for one in model.instances):
+            self._answers.fail(job, not_ready_error(model, model.reason))
+            return
+        job.state = JobState.QUEUED
+        model.queue.push_front(job)
+        if job.deadline_ns:
+            self._world.deadlines.add(job)
+        self._world.wake(model)
+
     def drop_orphans(self) -> None:
-        """Recovery is over: results whose clients did not come back are given up."""
+        """Results whose clients did not come back in time are given up."""
         for (session, request_id), (result, _, slot) in self.orphans.items():
             self._world.counters.late_results += 1
             self._return(slot, session, request_id, result.outputs)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from naiad.broker.core.answers import Answers
+from naiad.broker.core.answers import Answers, not_ready_error
 from naiad.broker.core.dispatch import Dispatch, is_drained
 from naiad.broker.core.events import KillSlot, SaveState, TellSlot, TellSupervisor
 from naiad.broker.core.instances import Instance, InstanceState, Slot
@@ -26,8 +26,6 @@ Json = dict[str, Any]
 
 DEATHS_ALONE_MAX: Final = 2
 """A request that was executing alone at this many deaths is the cause of them."""
-_HOPELESS: Final = (InstanceState.FATAL, InstanceState.EXITED)
-"""Not without a new decision will such an instance run anything."""
 
 
 class Fleet:
@@ -342,19 +340,7 @@ class Fleet:
     def requeue_all(self, jobs: list[Job]) -> None:
         """Put jobs back at the head of their queues, in the order they first came."""
         for job in sorted(jobs, key=lambda job: (job.first_enqueued_ns, job.number), reverse=True):
-            self._requeue(job)
-
-    def _requeue(self, job: Job) -> None:
-        """Put a job back at the head of its queue, under its first arrival time."""
-        job.batch = None
-        if all(one.state in _HOPELESS for one in job.model.instances):
-            self._answers.fail(job, _not_ready(job.model, job.model.reason))
-            return
-        job.state = JobState.QUEUED
-        job.model.queue.push_front(job)
-        if job.deadline_ns:
-            self._world.deadlines.add(job)
-        self._world.wake(job.model)
+            self._dispatch.requeue(job)
 
     def _judge(self, job: Job, alone: bool, reason: str) -> bool:
         if not alone:
@@ -394,7 +380,7 @@ class Fleet:
             model.queue.remove(job)
             if job.deadline_ns:
                 self._world.deadlines.discard(job)
-            self._answers.fail(job, _not_ready(model, reason))
+            self._answers.fail(job, not_ready_error(model, reason))
         for instance in model.instances:
             slot = instance.slot
             if slot is not None and instance.state is InstanceState.LOADING:
@@ -471,14 +457,6 @@ class Fleet:
 def json_bytes(value: Json) -> bytes:
     """Compact JSON, as payload frames carry it."""
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _not_ready(model: ModelVersion, reason: str) -> Unavailable:
-    return Unavailable(
-        f"Request for unknown model: '{model.name}' version {model.version} is not at ready state:"
-        f" {reason}",
-        code=Code.NOT_READY,
-    )
 
 
 def _truncated(job: Job) -> RequestError:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from naiad.broker.core.instances import Slot
     from naiad.broker.core.models import ModelVersion
     from naiad.broker.core.sessions import Session
+    from naiad.protocol.errors import NaiadError
     from naiad.protocol.messages import InferRequest
 
 
@@ -41,6 +42,8 @@ class Job:
     timeout_ns = 0
     inline_bytes = 0
     batch: Batch | None = None
+    fault: NaiadError | None = None
+    """What was answered while a worker still had it."""
     deaths_alone = 0
     suspect = False
     retryable = True
@@ -67,6 +70,8 @@ class Job:
 
     def regions(self) -> set[int]:
         """The broker's ids of the regions that inputs and outputs lie in."""
+        if not self.regional:
+            return set()
         request = self.request
         inputs = {one.region for one in request.inputs if one.place == Place.REGION}
         return inputs | {one.region for one in request.outputs if one.place == Place.REGION}

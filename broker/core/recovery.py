@@ -7,14 +7,13 @@ waits otherwise. It ends when every known worker has said hello or is dead, or a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from naiad.broker.core.admission import Admission
-from naiad.broker.core.answers import Answers
+from naiad.broker.core.answers import Answers, cancelled_error
 from naiad.broker.core.dispatch import Dispatch
-from naiad.broker.core.events import Frames, KillSlot, SaveState, TellSlot
+from naiad.broker.core.events import Frames, Json, KillSlot, SaveState, TellSlot
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import InstanceState, Slot
 from naiad.broker.core.job import Batch, Job, JobState
@@ -23,7 +22,7 @@ from naiad.broker.core.models import ModelState
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
-from naiad.protocol.errors import NaiadError
+from naiad.protocol.errors import Code, NaiadError, Unavailable
 
 
 class Recovery:
@@ -42,19 +41,20 @@ class Recovery:
         self._dispatch = dispatch
         self._fleet = fleet
         self._memory = memory
-        self._missing: set[int] = set()
-        self._waiting: list[tuple[Session, m.InferRequest, Frames]] = []
+        self._missing: dict[int, Json] = {}
+        """Entries of an earlier broker's ledger that have not been heard of yet."""
+        self._waiting: dict[Session, dict[int, tuple[m.InferRequest, Frames]]] = {}
+        self._cancelled: dict[tuple[Session, int], None] = {}
 
-    def start(self, ledger: list[int]) -> None:
+    def start(self, ledger: Sequence[Json]) -> None:
         """Slots that an earlier broker knew; empty means a fresh start."""
-        self._missing = set(ledger)
+        self._missing = {entry["slot"]: entry for entry in ledger}
         if not self._missing:
             return
         self._world.recovering = True
         self._world.log("info", f"recovering: waiting for {len(ledger)} workers to say hello")
         limit_ns = self._world.now_ns + self._world.limits.absence_ns
         self._world.at(limit_ns, self._out_of_time)
-        self._world.at(limit_ns + self._world.limits.absence_ns, self._dispatch.drop_orphans)
 
     def _out_of_time(self) -> None:
         for slot in self._missing:
@@ -66,7 +66,7 @@ class Recovery:
     def heard(self, slot: int) -> None:
         """A known slot said hello, or is proven dead."""
         if self._world.recovering:
-            self._missing.discard(slot)
+            self._missing.pop(slot, None)
             if not self._missing:
                 self._end()
 
@@ -76,25 +76,44 @@ class Recovery:
             return
         world.recovering = False
         world.log("info", "recovered")
-        waiting, self._waiting = self._waiting, []
-        for session, request, frames in waiting:
+        waiting, self._waiting = self._waiting, {}
+        cancelled, self._cancelled = self._cancelled, {}
+        for session, requests in waiting.items():
             if not session.ended:
-                self.resent(session, request, frames)
+                for request, frames in requests.values():
+                    self.resent(session, request, frames)
+        for session, request_id in cancelled:
+            job = session.jobs.get(request_id)
+            if job is not None:
+                self._dispatch.cancel(job, cancelled_error())
         world.actions.append(SaveState())
         self._fleet.assign()
         self._fleet.want()
+
+    def ledger(self) -> list[Json]:
+        """The slots as the state file keeps them, also those that are still waited for: this
+        broker may die before they come."""
+        known = [
+            {"slot": slot.key, "name": slot.name, "pid": slot.pid, "device": slot.device}
+            for slot in self._world.slots.values()
+        ]
+        return known + list(self._missing.values())
 
     # --- clients -----------------------------------------------------------------------
 
     def resent(self, session: Session, request: m.InferRequest, frames: Frames) -> None:
         """A request the client had sent before: join its running or finished copy, or run it."""
         world = self._world
-        if request.id in session.jobs or request.id in session.zombies:
+        abandoned = session.zombies.get(request.id)
+        if abandoned is not None:
+            self._answers.answer_again(abandoned)
+            return
+        if request.id in session.jobs:
             world.counters.joined_requests += 1
             return
         key = (session.key, request.id)
         orphan = self._dispatch.orphans.pop(key, None)
-        if orphan is not None:
+        if orphan is not None and not _was_cancelled(orphan[0]):
             result, result_frames, slot = orphan
             world.counters.joined_requests += 1
             try:
@@ -110,10 +129,28 @@ class Recovery:
                     self._join(session, request, frames, batch, batch.keys.index(key))
                     return
         if world.recovering:
-            self._waiting.append((session, request, frames))
+            self._wait(session, request, frames)
             return
         world.counters.reexecutions["resent"] += 1
         self._admission.admit(session, request, frames)
+
+    def _wait(self, session: Session, request: m.InferRequest, frames: Frames) -> None:
+        """Until every worker that may have a copy has been heard of."""
+        waiting = self._waiting.setdefault(session, {})
+        if len(waiting) >= self._world.limits.session_requests_max:
+            fault = Unavailable(
+                f"{len(waiting)} requests wait for the server to recover; wait for answers",
+                code=Code.BUDGET_EXCEEDED,
+            )
+            self._answers.refuse(session, request.id, fault)
+            return
+        waiting[request.id] = (request, frames)
+
+    def cancel(self, session: Session, request_id: int) -> None:
+        """Cancel a request that waits for the end of the recovery: not before it is known whether
+        a worker still writes to its memory."""
+        if request_id in self._waiting.get(session, {}):
+            self._cancelled[session, request_id] = None
 
     def _join(
         self, session: Session, request: m.InferRequest, frames: Frames, batch: Batch, index: int
@@ -230,10 +267,6 @@ class Recovery:
         self._world.actions.append(TellSlot(slot.key, message, []))
 
 
-def ledger_of(world: World) -> list[dict[str, Any]]:
-    """The slots as the state file keeps them."""
-    return [
-        {"slot": slot.key, "name": slot.name, "pid": slot.pid, "device": slot.device}
-        for slot in world.slots.values()
-        if not slot.stopping
-    ]
+def _was_cancelled(result: m.BatchResult) -> bool:
+    """Its worker left it out because an earlier broker said so: there is no result to join."""
+    return result.error is not None and result.error[0] == Code.CANCELLED

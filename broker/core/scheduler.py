@@ -24,7 +24,7 @@ from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.job import JobState
 from naiad.broker.core.memory import Memory
 from naiad.broker.core.queries import Queries, text_argument, version_argument
-from naiad.broker.core.recovery import Recovery, ledger_of
+from naiad.broker.core.recovery import Recovery
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import Limits, NamedRegion, World
 from naiad.protocol import messages as m
@@ -137,7 +137,7 @@ class Scheduler:
         else:
             self._catalog.settled_once = True
         if known is not None:
-            self._recovery.start([entry["slot"] for entry in known["slots"]])
+            self._recovery.start(known["slots"])
         self._fleet.want(again=True)
         self.world.actions.append(e.SaveState())
         return self._take_actions()
@@ -183,7 +183,7 @@ class Scheduler:
         """
         return {
             "format": STATE_FORMAT,
-            "slots": ledger_of(self.world),
+            "slots": self._recovery.ledger(),
             "scanned": self._catalog.has_scanned and not self._quit,
             "models": [] if self._quit else self._catalog.saved_models(),
             "regions": [
@@ -289,6 +289,8 @@ class Scheduler:
             job = session.jobs.get(request_id)
             if job is not None:
                 self._dispatch.cancel(job, cancelled_error())
+            elif self.world.recovering:
+                self._recovery.cancel(session, request_id)
 
     def _leases_released(self, event: e.LeasesReleased) -> None:
         session = self.world.sessions.get(event.session)
@@ -414,9 +416,9 @@ class Scheduler:
 
     def _check_drained(self) -> None:
         world = self.world
-        if self._quit:
-            return
-        for model in {instance.model for instance in world.instances.values()}:
+        if self._quit or world.recovering:
+            return  # an earlier broker's workers are told to stop when they say hello
+        for model in dict.fromkeys(instance.model for instance in world.instances.values()):
             if len(model.queue):
                 self._drain_hopeless(model)
         if any(session.jobs for session in world.sessions.values()):

@@ -289,10 +289,11 @@ class Bench:
 
     # --- the broker dies -----------------------------------------------------------------
 
-    def restarted(self, after_ns: int = 100 * MS) -> Bench:
+    def restarted(self, limits: Limits | None = None) -> Bench:
         """A new broker with what this one had saved, as the state file keeps it."""
         raw = msgpack.packb(self.scheduler.snapshot())
         saved = msgpack.unpackb(raw, strict_map_key=False, use_list=False)
         return Bench(
-            saved=saved, now_ns=self.now_ns + after_ns, first_number=self.world.number() + 1_000_000
-        )
+            saved=saved, now_ns=self.now_ns + 100 * MS, limits=limits,
+            first_number=self.world.number() + 1_000_000,
+        )  # fmt: skip

@@ -217,8 +217,9 @@ class SimulatedWorker:
                 self.server.worker_dies(self, "exit code 0")
             return
         assert self.edition is not None
-        received = self.executing = self.waiting.popleft()
-        batch, frames, regions = received
+        batch, frames, known = self.waiting.popleft()
+        regions = dict(known)  # what it has mapped stays mapped while it executes
+        received = self.executing = (batch, frames, regions)
         self.page_batch = batch.id
         rows = 0
         dies = False
