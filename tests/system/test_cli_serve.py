@@ -177,3 +177,30 @@ def test_exit_on_error_ends_the_server(tmp_path: Path) -> None:
         serve(tmp_path, arguments=["--exit-on-error"]) as server,
     ):
         server.process.wait(DEADLINE_SECONDS)
+
+
+def test_after_a_killed_supervisor_the_next_server_starts_clean(tmp_path: Path) -> None:
+    """Its children die with it; what it could not remove, the next one in its place does."""
+    add_identity(tmp_path, "a")
+    with pytest.raises(ServerFailed, match="exit code -9"), serve(tmp_path) as first:
+        kill_and_start_again(first, tmp_path)
+
+
+def kill_and_start_again(first: Server, repository: Path) -> None:
+    children = [pid for name, pid in first.pids.items() if name != "supervisor"]
+    assert len(children) == 3
+    first.process.kill()
+    first.process.wait()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "their end")
+    assert first.leftovers()
+    where = ["--run-dir", str(first.run_dir), "--name", first.name]
+    with subprocess.Popen(
+        [sys.executable, "-m", "naiad", "serve", str(repository), *where],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        stderr=subprocess.DEVNULL,
+    ) as again:
+        ask = ["infer", "a", "--input", f"INPUT0={SIXTEEN}", *where[:2]]
+        until(lambda: naiad(*ask).returncode == 0, "an answer")
+        again.terminate()
+        assert again.wait(DEADLINE_SECONDS) == 0
+    assert first.leftovers() == []
