@@ -87,6 +87,7 @@ class Catalog:
         model = self._world.models.get(name)
         if model is not None:
             model.override = None
+            self._answer(model, _outdated())
             for version in model.all_versions():
                 if (
                     version.state is not ModelState.UNLOADING
@@ -94,7 +95,6 @@ class Catalog:
                 ):
                     self.fleet.retire(version)
             model.incoming = {}
-            self._answer(model, _outdated())
             model.failure = ""
             if not model.versions:
                 del self._world.models[name]
@@ -247,25 +247,31 @@ class Catalog:
         self._check_settled()
 
     def _try_swap(self, model: Model) -> None:
-        """Swap once every instance is there, or the missing ones only lack a slot for too long."""
+        """Swap once every instance is there."""
+        incoming = model.incoming.values()
+        if all(one.state is ModelState.READY for one in incoming) and self._are_whole(model):
+            self._swap(model)
+
+    def _are_whole(self, model: Model) -> bool:
+        """Whether every instance of the newest generation serves, or only lacks a slot for too
+        long. If it is too early to tell, the generation is looked at again."""
         waited_ns = self._world.now_ns - model.incoming_since_ns
         patience_ns = self._world.limits.slot_wait_ns
-        for version in model.incoming.values():
-            if version.state is not ModelState.READY:
-                return
+        for version in (model.incoming or model.versions).values():
             missing = [one for one in version.instances if not one.serves]
             if any(one.state is InstanceState.LOADING for one in missing):
-                return
+                return False
             if missing and waited_ns < patience_ns:
                 when_ns = model.incoming_since_ns + patience_ns
-                generation = version.generation
-                self._world.at(when_ns, partial(self._swap_late, model, generation))
-                return
-        self._swap(model)
+                self._world.at(when_ns, partial(self._look_again, model, version.generation))
+                return False
+        return True
 
-    def _swap_late(self, model: Model, generation: int) -> None:
+    def _look_again(self, model: Model, generation: int) -> None:
         if any(one.generation == generation for one in model.incoming.values()):
             self._try_swap(model)
+        elif any(one.generation == generation for one in model.versions.values()):
+            self._settle_serving(model)
 
     def _swap(self, model: Model) -> None:
         old = list(model.versions.values())
@@ -323,7 +329,7 @@ class Catalog:
         )
         if broken is not None:
             self._answer(model, _load_error(model.name, broken.version, broken.reason))
-        else:
+        elif self._are_whole(model):
             self._answer(model, None)
 
     def _answer(self, model: Model, fault: NaiadError | None) -> None:
