@@ -13,7 +13,6 @@ import io
 import json
 import sys
 from collections.abc import Sequence
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -23,6 +22,7 @@ from naiad.config.model import ModelConfig
 from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
 from naiad.worker.backends import triton_python_backend_utils as pb_utils
 from naiad.worker.backends.base import ModelInstance, ModelRequest, ModelResponse
+from naiad.worker.backends.source_files import import_file, import_sources_below
 from naiad.worker.backends.triton_python.exchange import InferenceRequest, InferenceResponse
 from naiad.worker.backends.triton_python.logger import write_to_stderr
 
@@ -51,6 +51,7 @@ class PythonBackend:
         _line_buffered()
         write_to_stderr()
         sys.modules[UTILS_NAME] = pb_utils
+        import_sources_below(instance.directory)
         for folder in (str(path.parent), instance.directory):
             if folder not in sys.path:
                 sys.path.append(folder)
@@ -145,15 +146,9 @@ def model_path(instance: ModelInstance) -> Path:
 def import_model(path: Path) -> ModuleType:
     """The file as a module of its own name, so that what it pickles is found again."""
     name = path.stem if path.stem not in sys.modules else f"naiad_model_{path.stem}"
-    spec = spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    module = import_file(str(path), name)
+    if module is None:
         raise ModelError(f"{path}: expected a file that ends in .py", code=Code.LOAD_FAILED)
-    module = sys.modules[name] = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
     return module
 
 
