@@ -63,11 +63,11 @@ HANGS_IN_INITIALIZE = python_model(
     "return [output(array_of(request)) for request in requests]",
     more="""
     def initialize(self, args):
-        while os.path.exists(os.path.join(args["model_repository"], "hang")):
+        while os.path.exists(args["model_repository"] + ".hang"):
             time.sleep(0.01)
     """,
 )
-"""For as long as the model's directory has a file `hang`."""
+"""For as long as there is a file `<model>.hang` beside the model's directory."""
 
 HANGS_IN_FINALIZE = python_model(
     "return [output(array_of(request)) for request in requests]",

@@ -161,14 +161,13 @@ def test_a_config_completed_against_itself_fails_the_load_with_file_and_line(
 
 
 def test_a_load_that_hangs_fails_after_its_timeout(client: Client, repository: Path) -> None:
-    directory = add_python(
-        repository, "hangs", HANGS_IN_INITIALIZE, parameters={"naiad.load_timeout_s": 1}
-    )
-    (directory / "hang").touch()
+    add_python(repository, "hangs", HANGS_IN_INITIALIZE, parameters={"naiad.load_timeout_s": 1})
+    hang = repository / "hangs.hang"
+    hang.touch()
     assert (
         "loading took longer than naiad.load_timeout_s = 1 s" in load_fault(client, "hangs").message
     )
-    (directory / "hang").unlink()
+    hang.unlink()
     client.load("hangs")
     assert client.model_ready("hangs")
     client.unload("hangs")
