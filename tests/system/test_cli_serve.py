@@ -21,7 +21,7 @@ from support.repositories import add_identity
 pytest_plugins = ["naiad.testing.plugin"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 40.0
 SIXTEEN = json.dumps(list(range(16)))
 
 
@@ -194,13 +194,17 @@ def kill_and_start_again(first: Server, repository: Path) -> None:
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "their end")
     assert first.leftovers()
     where = ["--run-dir", str(first.run_dir), "--name", first.name]
-    with subprocess.Popen(
+    again = subprocess.Popen(
         [sys.executable, "-m", "naiad", "serve", str(repository), *where],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         stderr=subprocess.DEVNULL,
-    ) as again:
+    )
+    try:
         ask = ["infer", "a", "--input", f"INPUT0={SIXTEEN}", *where[:2]]
         until(lambda: naiad(*ask).returncode == 0, "an answer")
         again.terminate()
         assert again.wait(DEADLINE_SECONDS) == 0
+    finally:
+        again.kill()
+        again.wait()
     assert first.leftovers() == []

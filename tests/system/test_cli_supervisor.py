@@ -16,7 +16,7 @@ import pytest
 from naiad.cli.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 40.0
 COMMAND = [sys.executable, "-m", "support.supervised"]
 
 
