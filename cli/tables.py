@@ -52,7 +52,9 @@ def _rich(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    view = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False)
+    view = Table(
+        *header, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for row in rows:
         view.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
     output = io.StringIO()
