@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from naiad.broker.core.events import Frames, SendAnswers, TellSession
@@ -23,13 +24,17 @@ _make = tuple.__new__
 class Outgoing:
     """The next ANSWERS message of one session: frame 0 collects the small tensors."""
 
-    __slots__ = ("answers", "frames", "regions", "released", "session", "small", "small_bytes")
+    __slots__ = (
+        "answers", "frames", "regions", "released", "released_again", "session", "small",
+        "small_bytes",
+    )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.answers: list[InferAnswer] = []
         self.regions: dict[int, Region] = {}
-        self.released: list[int] = []
+        self.released: list[Job] = []
+        self.released_again: list[int] = []
         self.frames: Frames = []
         self.small: Frames = []
         self.small_bytes = 0
@@ -136,10 +141,44 @@ class Answers:
             return
         if outgoing.answers:
             self._send(outgoing)
-        if outgoing.released and session.connected:
+        if session.connected:
             # After the error answers, never before them: the client looks for both, in this order.
-            message = Released(self._world.incarnation, tuple(outgoing.released))
-            self._world.actions.append(TellSession(session.key, message))
+            ids = [*outgoing.released_again, *(job.request.id for job in outgoing.released)]
+            if ids:
+                self._send_released(session, ids)
+        else:
+            session.released.update((job.request.id, job.fault) for job in outgoing.released)
+
+    def _send_released(self, session: Session, ids: Iterable[int]) -> None:
+        message = Released(self._world.incarnation, tuple(ids))
+        self._world.actions.append(TellSession(session.key, message))
+
+    def reopen(self, session: Session) -> None:
+        """Send what could not be sent while the connection was away, and note what is outstanding.
+
+        The client sends every unanswered request again as soon as it is welcome. What is settled
+        on this connection before that arrives must not run again: the client may have freed, or
+        given away, the memory by the time it would be written.
+        """
+        session.settled = dict.fromkeys(session.jobs)
+        session.settled.update((ident, job.fault) for ident, job in session.zombies.items())
+        session.settled.update(session.released)
+        for action in session.undelivered:
+            session.settled.update((answer.id, None) for answer in action.answers)
+        self._world.actions.extend(session.undelivered)
+        session.undelivered = []
+        if session.released:
+            self._send_released(session, session.released)
+            session.released = {}
+
+    def settled_again(self, session: Session, request_id: int) -> None:
+        """A request sent again after it was settled on this connection. Its error answer may have
+        been lost before; a good one is on its way."""
+        fault = session.settled[request_id]
+        if fault is not None:
+            outgoing = self.to(session)
+            outgoing.answers.append(InferAnswer(request_id, fault.wire(), -1, ()))
+            outgoing.released_again.append(request_id)
 
     def _send(self, outgoing: Outgoing) -> None:
         session = outgoing.session
@@ -165,7 +204,7 @@ class Answers:
 
     def _released(self, job: Job) -> None:
         if not job.session.ended:
-            self.to(job.session).released.append(job.request.id)
+            self.to(job.session).released.append(job)
 
 
 def _error_answer(job: Job, fault: NaiadError) -> InferAnswer:

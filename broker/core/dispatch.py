@@ -498,6 +498,14 @@ class Dispatch:
             self._tell_abandoned(job)
         self._world.wake(model)
 
+    def drop(self, job: Job) -> None:
+        """Forget a queued job unanswered: its client is away and asks again if it returns."""
+        job.model.queue.remove(job)
+        if job.deadline_ns:
+            self._world.deadlines.discard(job)
+        self._answers.finish(job)
+        self._world.wake(job.model)
+
     def _tell_abandoned(self, job: Job) -> None:
         batch = job.batch
         if batch is not None:

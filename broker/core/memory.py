@@ -95,9 +95,7 @@ class Memory:
         """The client no longer reads these outputs: (arena, request id)."""
         ended: dict[int, list[tuple[int, int]]] = {}
         for lease in leases:
-            slot_key = session.leases.pop(lease, None)
-            if slot_key is None:
-                slot_key = self.slot_of_arena(lease[0])
+            slot_key = session.leases.pop(lease, None) or self.slot_of_arena(lease[0])
             if slot_key is not None:
                 ended.setdefault(slot_key, []).append((session.key, lease[1]))
         for slot_key, pairs in ended.items():
@@ -105,14 +103,17 @@ class Memory:
                 self._world.actions.append(TellSlot(slot_key, m.Return(tuple(pairs)), []))
 
     def sweep_leases(self, slot: Slot, leases: tuple[tuple[int, int], ...]) -> None:
-        """A worker adopted from an earlier broker: end the leases whose holders did not return."""
+        """End what a worker said it lends when nobody holds it: RETURN was lost, or its holder."""
         if slot.key not in self._world.slots:
             return
         held = {
             (session.key, request_id)
             for session in self._world.sessions.values()
-            for _, request_id in session.leases
+            for request_id in (*(lease[1] for lease in session.leases), *session.jobs)
         }
+        held.update(self._dispatch.orphans)
+        for batch in slot.held.values():
+            held.update(batch.keys)  # its results are on their way
         gone = tuple(lease for lease in leases if lease not in held)
         if gone:
             self._world.actions.append(TellSlot(slot.key, m.Return(gone), []))

@@ -111,6 +111,9 @@ class Recovery:
         if request.id in session.jobs:
             world.counters.joined_requests += 1
             return
+        if request.id in session.settled:
+            self._answers.settled_again(session, request.id)
+            return
         key = (session.key, request.id)
         orphan = self._dispatch.orphans.pop(key, None)
         if orphan is not None and not _was_cancelled(orphan[0]):
@@ -227,6 +230,7 @@ class Recovery:
         held = {batch.id for batch in hello.held}
         for arena in hello.arenas:
             slot.arenas[arena.id] = arena
+        self._memory.sweep_leases(slot, hello.leases)
         lost = [batch for batch in slot.batches() if batch.id not in held]
         self._forget_lost_regions(slot, lost)
         again: list[Job] = []

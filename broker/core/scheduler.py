@@ -246,12 +246,11 @@ class Scheduler:
             limits.session_bytes_max, limits.inline_bytes_max, resumed,
         )  # fmt: skip
         world.actions.append(e.TellSession(session.key, welcome))
-        undelivered, session.undelivered = session.undelivered, []
-        world.actions.extend(undelivered)
+        self._answers.reopen(session)
         for arena, request_id in event.leases:
+            # 0: after a restart of the broker its worker may come later than the client.
             slot = self._memory.slot_of_arena(arena)
-            if slot is not None:
-                session.leases[(arena, request_id)] = slot
+            session.leases[(arena, request_id)] = slot or 0
 
     def _session_lost(self, event: e.SessionLost) -> None:
         session = self.world.sessions.get(event.session)
@@ -262,9 +261,21 @@ class Scheduler:
 
         def absent() -> None:
             if not session.connected and session.lost_ns == lost_ns:
-                self._end_session(session)
+                self._session_absent(session)
 
         self.world.at(lost_ns + self.world.limits.absence_ns, absent)
+
+    def _session_absent(self, session: Session) -> None:
+        """It stays away, but may be alive (stopped, say) and read or own memory all the same.
+
+        Its queued work is dropped; what it holds ends only when its process is known to be dead.
+        """
+        for job in list(session.jobs.values()):
+            if job.state is JobState.QUEUED:
+                self._dispatch.drop(job)
+        holds = session.jobs or session.zombies or session.leases or session.regions
+        if not holds or not session.pid:
+            self._end_session(session)
 
     def _session_ended(self, event: e.SessionEnded) -> None:
         session = self.world.sessions.get(event.session)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from naiad.broker.core.events import SendAnswers
     from naiad.broker.core.job import Job
+    from naiad.protocol.errors import NaiadError
     from naiad.protocol.messages import Region
 
 
@@ -31,5 +32,10 @@ class Session:
         self.regions: dict[int, Region] = {}
         """The client's id to the region under the broker's own id."""
         self.leases: dict[tuple[int, int], int] = {}
-        """(arena id, request id) to the slot that lends it."""
+        """(arena id, request id) to the slot that lends it, 0 while that is not known."""
         self.undelivered: list[SendAnswers] = []
+        self.released: dict[int, NaiadError | None] = {}
+        """RELEASED that came while the connection was away, with the error each was answered with;
+        None when that answer waits as well."""
+        self.settled: dict[int, NaiadError | None] = {}
+        """What was outstanding when the client came back: see Answers.reopen."""

@@ -164,7 +164,10 @@ class Simulation:
             raise Violation(f"requests {owed} never ended", owed[0] if owed else 0)
         agenda.run(agenda.now_ns + SECOND)
         for client in self.clients:
-            client.close() if self.random.random() < 0.5 else self.server.client_dies(client)
+            if client.is_open and self.random.random() < 0.5:
+                client.close()
+            else:
+                self.server.client_dies(client)
         agenda.run(agenda.now_ns + 10 * SECOND)
         check_empty(self.server.scheduler)
         for worker in self.server.workers.values():

@@ -350,6 +350,7 @@ class Server:
                 config = None if error is not None else frames[0]
                 self.tell(e.InstanceLoaded(worker.key, instance, error, load_ns, config))
             case m.Results():
+                self.truth.executed(worker.load.directory)
                 self.tell(e.BatchFinished(worker.key, message, frames))
             case m.Forgotten(ids):
                 self.tell(e.RegionsForgotten(worker.key, ids))

@@ -9,7 +9,7 @@ import pytest
 from naiad.broker.core import events as e
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, RequestError
-from support.simulated_bench import CLIENT, OTHER, Bench, config
+from support.simulated_bench import CLIENT, MS, OTHER, Bench, S, config
 
 
 def region(ident: int, size: int = 4096) -> m.Region:
@@ -197,3 +197,74 @@ def test_a_late_result_gives_its_lease_back_at_once() -> None:
     results = m.Results(batch.id, (result,), m.Durations(0, 1, 0), 0, ())
     bench.do(e.BatchFinished(slot, results, []))
     assert m.Return(((CLIENT, 1),)) in bench.told[slot]
+
+
+def test_a_client_that_stays_away_keeps_its_leases_and_regions_while_it_lives() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    offered(bench, 1)
+    bench.ask(1)
+    lent(bench, slot)
+    bench.do(e.SessionLost(CLIENT))
+    bench.wait(60 * S)
+    told = [type(message) for message in bench.told[slot]]
+    assert m.Return not in told
+    assert m.Forget not in told
+    bench.do(e.SessionEnded(CLIENT))
+    assert bench.told[slot][-1] == m.Return(((CLIENT, 1),))
+
+
+def test_the_queued_work_of_a_client_that_stays_away_is_dropped_what_executes_is_kept() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    bench.ask(1, 2)
+    bench.do(e.SessionLost(CLIENT))
+    bench.wait(3 * S)
+    bench.finish(slot)
+    assert bench.sent(slot) == []
+    bench.client()
+    bench.ask(2, attempt=2)
+    assert bench.is_answered(1)
+    assert bench.sent(slot) == [[2]]
+
+
+def test_a_client_without_anything_is_forgotten_when_it_stays_away() -> None:
+    bench = Bench()
+    bench.client()
+    bench.do(e.SessionLost(CLIENT))
+    bench.wait(1_900 * MS)
+    assert CLIENT in bench.world.sessions
+    bench.wait(200 * MS)
+    assert CLIENT not in bench.world.sessions
+
+
+def test_a_return_lost_with_the_workers_connection_is_told_again() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    bench.ask(1, 2)
+    lease = lent(bench, slot)
+    bench.do(e.LeasesReleased(CLIENT, (lease,)))
+    bench.told[slot].clear()
+    hello = bench.hello(slot, instance=bench.instance(slot).id, leases=((CLIENT, 1), (CLIENT, 2)))
+    bench.do(e.SlotOpened(slot, hello, slot))
+    returned = [one for one in bench.told[slot] if type(one) is m.Return]
+    assert returned == [m.Return(((CLIENT, 1),))]
+
+
+def test_leases_of_an_earlier_broker_end_unless_their_holder_returns() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    bench.ask(1)
+    arena, _ = lent(bench, slot)
+    instance = bench.instance(slot).id
+    bench = bench.restarted()
+    bench.do(e.SessionOpened(CLIENT, "client", 1, ((arena, 1),)))
+    hello = bench.hello(
+        slot, instance=instance, arenas=(m.Region(arena, "/a", 1, 1, 9),),
+        leases=((CLIENT, 1), (OTHER, 1)),
+    )  # fmt: skip
+    bench.do(e.SlotOpened(slot, hello, slot))
+    bench.wait(10 * S)
+    assert bench.told[slot][-1] == m.Return(((OTHER, 1),))
+    bench.do(e.SessionEnded(CLIENT))
+    assert bench.told[slot][-1] == m.Return(((CLIENT, 1),))

@@ -303,3 +303,47 @@ def test_an_id_used_twice_closes_the_session(ident: int) -> None:
     actions = bench.do(e.RequestsArrived(CLIENT, (bench.request(ident),), [bytes(4)]))
     (closed,) = [one for one in actions if type(one) is e.CloseSession]
     assert closed.error.code is Code.ALREADY_EXISTS
+
+
+def test_what_is_answered_on_the_new_connection_is_not_run_again_when_it_is_sent_again() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    bench.ask(1, 2)
+    bench.do(e.SessionLost(CLIENT))
+    bench.finish(slot)
+    bench.client()
+    bench.finish(slot)
+    assert bench.is_answered(1)
+    assert bench.is_answered(2)
+    resend(bench, 1, 2)
+    assert bench.sent(slot) == []
+    assert bench.is_answered(1)
+    assert bench.is_answered(2)
+
+
+def test_a_timeout_while_the_connection_was_away_is_told_with_its_release() -> None:
+    bench = Bench()
+    bench.served(config())
+    bench.ask(1, 2, timeout_us=10_000)
+    bench.do(e.SessionLost(CLIENT))
+    bench.wait(20 * MS)
+    assert bench.order == []
+    bench.client()
+    assert bench.order == [("answer", 2), ("released", 2)]
+    resend(bench, 2)
+    assert bench.error(2)[0] == Code.TIMEOUT
+
+
+def test_a_release_while_the_connection_was_away_is_told_and_its_answer_again_if_asked() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    bench.ask(1)
+    bench.do(e.CancelAsked(CLIENT, (1,)))
+    bench.do(e.SessionLost(CLIENT))
+    bench.finish(slot)
+    bench.order.clear()
+    bench.client()
+    assert bench.order == [("released", 1)]
+    resend(bench, 1)
+    assert bench.order == [("released", 1), ("answer", 1), ("released", 1)]
+    assert bench.sent(slot) == []
