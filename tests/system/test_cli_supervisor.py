@@ -193,6 +193,7 @@ def test_what_a_worker_started_ends_with_it(supervised: Supervised) -> None:
     until(lambda: (supervised.run_dir / "grandchild").exists(), "the worker's own child")
     until(lambda: (supervised.run_dir / "grandchild").read_text(), "its pid")
     grandchild = psutil.Process(int((supervised.run_dir / "grandchild").read_text()))
+    until(supervised.workers, "the worker's first line")
     supervised.say("worker", "")
     os.kill(supervised.workers()[0], signal.SIGKILL)
     until(lambda: not grandchild.is_running(), "the grandchild's end")
