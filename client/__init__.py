@@ -6,6 +6,7 @@ Loads only pyzmq, msgpack, numpy and posix_ipc beyond the standard library.
 from naiad.client.aio import AsyncClient
 from naiad.client.arguments import prepare
 from naiad.client.futures import Future
+from naiad.client.memory import ClientRegion
 from naiad.client.requests import InferInput, OutputPlace, Prepared
 from naiad.client.results import InferResult, Output
 from naiad.client.sync import Client
@@ -23,6 +24,7 @@ from naiad.protocol.errors import (
 __all__ = [
     "AsyncClient",
     "Client",
+    "ClientRegion",
     "Code",
     "Future",
     "InferInput",

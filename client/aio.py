@@ -12,6 +12,7 @@ import os
 import time
 import weakref
 from collections import deque
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self, Unpack
 
@@ -19,9 +20,11 @@ import zmq
 
 from naiad.client import control, forks
 from naiad.client.arguments import NO_INPUTS, Inputs, Options, Outputs, parts_of
-from naiad.client.calls import Completion
+from naiad.client.calls import Ask, Calls, Completion
 from naiad.client.control import Json, Operation
 from naiad.client.driver import CONNECT_TIMEOUT_S, Driver, copy_of, over_budget
+from naiad.client.memory import ClientRegion, RegistrationToken, Transport
+from naiad.client.packing import Request
 from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
 from naiad.protocol.errors import NaiadError, RequestError
@@ -42,15 +45,21 @@ class AsyncClient:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         on_full: Literal["wait", "raise"] = "wait",
         role: str = "client",
+        transport: Transport = "auto",
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
         self._driver = Driver(
-            os.fspath(server), role=role, connect_timeout_s=connect_timeout_s, context=context
-        )
+            os.fspath(server), role=role, connect_timeout_s=connect_timeout_s,
+            transport=transport, context=context,
+        )  # fmt: skip
         self._session = self._driver.session
         self._waits_for_room = on_full == "wait"
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._memory = self._driver.memory
+        self._driver.when_lease_ends(self._lease_ended)
         self._is_turn_due = False
+        self._sent_again: dict[asyncio.Future[Any], int] = {}
+        """Ids of requests that were sent again, inline."""
         self._completions: list[Completion] = []
         self._queue: deque[tuple[asyncio.Future[None], int]] = deque()
         """Who waits for room, and for how many inline bytes."""
@@ -74,16 +83,21 @@ class AsyncClient:
 
         Large inputs are not copied: leave them unchanged until the answer.
         """
-        if not isinstance(model, Prepared):
-            model = parts_of(model, inputs, outputs, options)
         loop = self._loop
         if loop is None:
             loop = self._attach()
+        if not isinstance(model, Prepared):
+            memory = self._memory
+            if not memory.is_ready and memory.wants(inputs):
+                await self.live()  # its name is needed for shared memory
+            model = parts_of(model, inputs, outputs, options, memory)
         session = self._session
         if session.fault is not None:
             raise copy_of(session.fault)
         future: asyncio.Future[InferResult] = loop.create_future()
         now_ns = _now_ns() if model.tail[2] else 0
+        if model.memory is not None:
+            self._memory.announce(_now_ns())
         ident = 0 if self._queue else session.submit(model, future, now_ns)
         while not ident:
             await self._room(loop, model)
@@ -94,7 +108,7 @@ class AsyncClient:
         try:
             return await future
         finally:
-            if future.cancelled() and session.cancel(ident):
+            if future.cancelled() and session.cancel(self._sent_again.pop(future, ident)):
                 self._turn_soon()
 
     async def _room(self, loop: asyncio.AbstractEventLoop, parts: Prepared) -> None:
@@ -154,22 +168,46 @@ class AsyncClient:
             self._set_timer(deadline_ns)
 
     def _settle(self) -> None:
-        for token, error, answer, frames in self._completions:
+        memory = self._memory
+        for token, error, answer, frames, request in self._completions:
+            outcome: Any = error
             if token.done():
+                if answer is not None:
+                    self._session.give_back(answer)
+                elif error is not None and isinstance(token, RegistrationToken):
+                    memory.refused(error)
                 continue
             if answer is not None:
-                token.set_result(InferResult(answer, frames))
-            elif error is not None:
-                token.set_exception(error)
+                if request is None:
+                    token.set_result(InferResult(answer, frames))
+                    continue
+                outcome = memory.result(request, answer, frames)
+            elif error is None:
+                outcome = control.parsed_reply(frames)
+            elif request is not None and self._again(token, request, error):
+                continue
+            if isinstance(outcome, NaiadError):
+                token.set_exception(outcome)
             else:
-                reply = control.parsed_reply(frames)
-                if isinstance(reply, NaiadError):
-                    token.set_exception(reply)
-                else:
-                    token.set_result(reply)
+                token.set_result(outcome)
         self._completions.clear()
         if self._queue:
             self._grant()
+
+    def _again(self, future: asyncio.Future[Any], request: Request, fault: NaiadError) -> bool:
+        """Send a request inline whose shared memory the server did not take."""
+        parts = self._memory.inline_again(request, fault)
+        ident = self._session.submit(parts, future, _now_ns()) if parts is not None else 0
+        if ident:
+            self._sent_again[future] = ident
+            future.add_done_callback(lambda done: self._sent_again.pop(done, None))
+        return ident > 0
+
+    def _lease_ended(self) -> None:
+        """In any thread, maybe inside the garbage collector."""
+        loop = self._loop
+        if loop is not None and not self._is_turn_due and not loop.is_closed():
+            loop.call_soon_threadsafe(self._turn_soon)
 
     def _monitor(self) -> None:
         self._driver.watch()
@@ -203,6 +241,38 @@ class AsyncClient:
         self._timer = None
         self._timer_ns = 0
         self._turn()
+
+    # --- shared memory -------------------------------------------------------------------------
+
+    async def region(self, size: int) -> ClientRegion:
+        """`size` bytes of shared memory for inputs and outputs of your own placing.
+
+        Raises Unavailable when /dev/shm has no room.
+        """
+        if not self._memory.is_ready:
+            await self.live()
+        region = self._memory.allocate(size)
+        self._memory.announce(_now_ns())
+        return region
+
+    async def attach(self, key: str) -> ClientRegion:
+        """Use a POSIX segment of your own, by its name; naiad never unlinks it.
+
+        Raises RequestError when it cannot be mapped, or the server refuses it.
+        """
+        region, attached = self._memory.attach(key)
+        try:
+            await self._ask(partial(Calls.register_region, region=region), control.CALL_TIMEOUT_S)
+        except NaiadError:
+            self._memory.detach(region.id)
+            raise
+        return attached
+
+    async def detach(self, region: ClientRegion) -> None:
+        """The server forgets a segment that was attached; no request may be using it."""
+        await self._ask(partial(Calls.forget_region, region_id=region.id), control.CALL_TIMEOUT_S)
+        region.close()
+        self._memory.detach(region.id)
 
     # --- control -------------------------------------------------------------------------------
 
@@ -263,14 +333,15 @@ class AsyncClient:
 
     async def call(self, operation: Operation) -> Any:
         """Any control call; returns its parsed JSON."""
+        return await self._ask(operation.ask, operation.timeout_s)
+
+    async def _ask(self, ask: Ask, timeout_s: float) -> Any:
         loop = self._loop or self._attach()
         session = self._session
         if session.fault is not None:
             raise copy_of(session.fault)
         future: asyncio.Future[Any] = loop.create_future()
-        name, arguments, payload, timeout_s = operation
-        deadline_ns = _now_ns() + int(timeout_s * 1e9)
-        ident = session.calls.control(name, arguments, future, deadline_ns, payload)
+        ident = ask(session.calls, future, _now_ns() + int(timeout_s * 1e9))
         self._turn_soon()
         try:
             return await future

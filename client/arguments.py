@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict, Unpack
 
+from naiad.client.memory import ClientMemory, Placement
 from naiad.client.requests import (
+    PLAIN,
     REGION,
+    Head,
     InferInput,
     OutputPlace,
     PackedInput,
@@ -56,34 +59,69 @@ def prepare(
 ) -> Prepared:
     """A request, converted and checked once, to be sent many times: `client.submit(prepared)`.
 
-    Arguments as for `Client.infer`. Raises RequestError for what cannot be sent.
+    Arguments as for `Client.infer`; arrays travel inline, those of a ClientRegion by place. Raises
+    RequestError for what cannot be sent.
     """
     return parts_of(model, inputs, outputs, options)
 
 
-def parts_of(model: str, inputs: Inputs, outputs: Outputs | None, options: Options) -> Prepared:
-    """The checked parts of a request, all inputs inline."""
-    if not options and not outputs:
-        return Prepared((model, -1, ""), inputs_of(inputs))
-    head = (model, options.get("version", -1), options.get("label", ""))
-    return Prepared(head, inputs_of(inputs), tail_of(outputs, options))
+def parts_of(
+    model: str,
+    inputs: Inputs,
+    outputs: Outputs | None,
+    options: Options,
+    memory: ClientMemory | None = None,
+) -> Prepared:
+    """The checked parts of a request, large inputs in shared memory if there is any."""
+    packed_inputs = packed_arrays(inputs) if type(inputs) is dict else _inputs_of(inputs)
+    placement = None
+    if memory is not None:
+        bytes_min = memory.bytes_min
+        for item in packed_inputs:
+            if item[6] >= bytes_min:
+                packed_inputs, placement = memory.placed(packed_inputs)
+                break
+        if not outputs and memory.inline_outputs and model in memory.inline_outputs:
+            tail = tail_of(memory.inline_outputs[model], options)
+            return Prepared(_head_of(model, options), packed_inputs, tail, placement)
+    if not options and not outputs and type(inputs) is dict:
+        return Prepared((model, -1, ""), packed_inputs, PLAIN, placement)
+    keeps = _keeps(inputs, outputs)
+    if keeps:
+        placement = placement or Placement()
+        placement.keeps += keeps
+    tail = tail_of(_outputs_of(outputs), options)
+    return Prepared(_head_of(model, options), packed_inputs, tail, placement)
 
 
-def inputs_of(given: Inputs) -> tuple[PackedInput, ...]:
-    """The inputs, inline. Raises RequestError for what cannot be sent."""
-    if type(given) is dict:
-        return packed_arrays(given)
+def _head_of(model: str, options: Options) -> Head:
+    return (model, options.get("version", -1), options.get("label", ""))
+
+
+def _inputs_of(given: Inputs) -> tuple[PackedInput, ...]:
     if isinstance(given, Mapping):
         return packed_arrays(dict(given))
     return tuple([packed(item) for item in given])
 
 
-def tail_of(outputs: Outputs | None, options: Options) -> Tail:
+def _keeps(inputs: Inputs, outputs: Outputs | None) -> list[object]:
+    """What must live as long as the request, because its regions do."""
+    keeps: list[object] = []
+    if not isinstance(inputs, Mapping):
+        keeps += [item.keep for item in inputs if item.keep is not None]
+    if isinstance(outputs, Mapping):
+        keeps += [place[3] for place in outputs.values() if place is not None and place[3]]
+    return keeps
+
+
+def tail_of(outputs: tuple[m.OutputRequest, ...], options: Options) -> Tail:
     """Everything of a request that is usually not given."""
+    if not options and not outputs:
+        return PLAIN
     if not options.keys() <= _NAMES:
         raise TypeError(f"unexpected arguments: {sorted(options.keys() - _NAMES)}")
     return tail(
-        _outputs_of(outputs),
+        outputs,
         options.get("priority", 0),
         options.get("timeout_us", 0),
         options.get("sequence"),
@@ -106,7 +144,7 @@ def _outputs_of(given: Outputs | None) -> tuple[m.OutputRequest, ...]:
         if place is None:
             out.append(m.OutputRequest(name))
         else:
-            region, offset, size = place
+            region, offset, size, _ = place
             for number in (region, offset, size):
                 if type(number) is not int or not 0 <= number < 2**63:
                     raise RequestError(f"output {name!r}: expected an OutputPlace, got {place!r}")

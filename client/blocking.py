@@ -18,15 +18,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from naiad.client.calls import Completion
+from naiad.client.calls import Ask, Completion
 from naiad.client.control import parsed_reply
 from naiad.client.driver import Driver, copy_of, over_budget
 from naiad.client.futures import CANCELLED, DONE, LOG, PENDING, Future, Wish
+from naiad.client.memory import ClientRegion, RegistrationToken
+from naiad.client.packing import Request
 from naiad.client.pump import Pump
 from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
 from naiad.client.session import Phase
-from naiad.protocol import messages as m
 from naiad.protocol.errors import NaiadError, RequestError
 
 SUBMITTED_MAX: Final = 16
@@ -71,6 +72,7 @@ class BlockingDriver:
         self._poll.register(self._wake, select.POLLIN)
         self._watched: tuple[int, ...] = ()
         driver.connection.before_close(self._unwatch)
+        driver.when_lease_ends(self._lease_ended)
 
     # --- requests and calls ------------------------------------------------------------------
 
@@ -82,6 +84,8 @@ class BlockingDriver:
             with self._lock:
                 if session.fault is not None:
                     raise copy_of(session.fault)
+                if parts.memory is not None:
+                    self.driver.memory.announce(_now_ns())
                 ident = session.submit(parts, future, now_ns)
                 if ident:
                     future.id = ident
@@ -92,7 +96,7 @@ class BlockingDriver:
 
     def _wait_for_room(self, inline_bytes: int) -> None:
         session = self.driver.session
-        if not self._waits_for_room or self.leader == threading.get_ident():
+        if not self._waits_for_room or self.is_leading:
             raise over_budget(session)
         wish = Wish(inline_bytes)
         with self._lock:
@@ -101,23 +105,28 @@ class BlockingDriver:
             self._wishes.append(wish)
         self.wait(wish, None)
 
-    def call(
-        self,
-        future: Future[Any],
-        operation: str,
-        arguments: m.Parameters,
-        payload: bytes | None,
-        timeout_s: float,
-    ) -> None:
-        """Queue a control call; the future gets its parsed JSON."""
+    def call(self, future: Future[Any], ask: Ask, timeout_s: float) -> None:
+        """Queue a call with `ask(calls, token, deadline_ns)`; the future gets its parsed JSON."""
         with self._lock:
-            session = self.driver.session
+            session = self._session
             if session.fault is not None:
                 raise copy_of(session.fault)
-            deadline_ns = _now_ns() + int(timeout_s * 1e9)
-            future.id = session.calls.control(operation, arguments, future, deadline_ns, payload)
+            future.id = ask(session.calls, future, _now_ns() + int(timeout_s * 1e9))
             if self._is_polling:
                 self._send_for_leader()
+
+    def region(self, size: int) -> ClientRegion:
+        """Memory of the arena, announced to the broker before any request can name it."""
+        memory = self.driver.memory
+        with self._lock:
+            region = memory.allocate(size)
+            memory.announce(_now_ns())
+            return region
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this thread drives the socket right now: it is inside a callback."""
+        return self.leader == threading.get_ident()
 
     def send_soon(self) -> None:
         """Nobody may ever wait for what was submitted: send it now if it is alone or much, else
@@ -233,6 +242,7 @@ class BlockingDriver:
                 self._is_polling = False
                 if self._is_closed:
                     self._farewell()
+                self.driver.memory.release_ended()
                 if self.driver.session.has_messages and not self._is_busy:
                     self._begin()
                     self.driver.send()
@@ -340,18 +350,27 @@ class BlockingDriver:
     def _settle(self) -> None:
         """Complete futures. Interrupted, it can be done again: a done future stays as it is."""
         called = self._called
-        for token, error, answer, frames in self._completions:
+        for token, error, answer, frames, request in self._completions:
             if token.state is PENDING:
                 if answer is not None:
-                    token.outcome = answer
-                    token.frames = frames
+                    if request is None:
+                        token.outcome = answer
+                        token.frames = frames
+                    else:
+                        token.outcome = self.driver.memory.result(request, answer, frames)
                 elif error is not None:
+                    if request is not None and self._again(token, request, error):
+                        continue
                     token.outcome = error
                 else:
                     token.outcome = parsed_reply(frames)
                 if token.callbacks is not None:
                     called.append(token)
                 token.state = DONE
+            elif error is not None and isinstance(token, RegistrationToken):
+                self.driver.memory.refused(error)
+            elif answer is not None and token.state is CANCELLED:
+                self._session.give_back(answer)
             if token.tickets is not None:
                 self._wake_waiters(token)
         self._completions.clear()
@@ -359,6 +378,19 @@ class BlockingDriver:
             self._grant()
         if self._errand is not None and not self.driver.session.unanswered:
             self._errand.state = DONE
+
+    def _again(self, future: Future[Any], request: Request, fault: NaiadError) -> bool:
+        """Send a request inline whose shared memory the server did not take."""
+        parts = self.driver.memory.inline_again(request, fault)
+        ident = self._session.submit(parts, future, _now_ns()) if parts is not None else 0
+        if ident:
+            future.id = ident
+        return ident > 0
+
+    def _lease_ended(self) -> None:
+        """Maybe inside the garbage collector: no lock may be taken."""
+        if self._is_polling:
+            os.write(self._wake, _EVENT)
 
     def _grant(self) -> None:
         session = self.driver.session

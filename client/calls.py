@@ -6,9 +6,10 @@ asked twice, and the session's regions to a broker that does not know them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from naiad.client.packing import Request
 from naiad.client.requests import Buffer
 from naiad.protocol import messages as m
 from naiad.protocol.codec import encode
@@ -21,8 +22,15 @@ _NOT_REPEATED: Final = ("region_register",)
 Message = list[Any]
 """[header, payload frame, ...], as it goes to the socket."""
 
-Completion = tuple[Any, NaiadError | None, m.InferAnswer | None, Sequence[Any]]
-"""(token, error, answer, payload frames): what became of a request or (no answer) of a call."""
+Completion = tuple[Any, NaiadError | None, m.InferAnswer | None, Sequence[Any], Request | None]
+"""(token, error, answer, payload frames, request): what became of a request or of a call.
+
+A call has neither answer nor request. The request is given where shared memory is concerned: its
+answer has outputs that are not inline, or it failed and had `memory`.
+"""
+
+Ask = Callable[["Calls", Any, int], int]
+"""Queues a call: (calls, token, deadline_ns) to the call's id."""
 
 
 class Call:
@@ -75,13 +83,13 @@ class Calls:
             message.append(payload)
         return self._queue(Call(ident, operation, message, token, deadline_ns))
 
-    def register_region(self, region: m.Region, token: Any, deadline_ns: int) -> int:
+    def register_region(self, token: Any, deadline_ns: int, region: m.Region) -> int:
         """Offer a segment; its id must be new in this session. Repeated to every new broker."""
         assert region.id not in self._regions
         self._regions[region.id] = region
         return self._queue(self._registration(region, token, deadline_ns))
 
-    def forget_region(self, region_id: int, token: Any, deadline_ns: int) -> int:
+    def forget_region(self, token: Any, deadline_ns: int, region_id: int) -> int:
         """Take a segment back; from its reply on no request may name it."""
         self._regions.pop(region_id, None)
         ident = self._next_id()
@@ -122,7 +130,7 @@ class Calls:
         if error is not None:
             self._regions.pop(call.region_id, None)
         if call.token is not None:
-            out.append((call.token, error, None, frames))
+            out.append((call.token, error, None, frames, None))
         del self._calls[reply.call]
         return True
 
@@ -172,7 +180,7 @@ class Calls:
 
     def _fail(self, call: Call, fault: NaiadError, out: list[Completion]) -> None:
         if call.token is not None:
-            out.append((call.token, fault, None, ()))
+            out.append((call.token, fault, None, (), None))
         del self._calls[call.id]
 
     def _next_id(self) -> int:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from naiad.client.calls import Calls
 from naiad.protocol import messages as m
 from naiad.protocol.errors import ProtocolError, RequestError
 
@@ -23,6 +24,10 @@ class Operation(NamedTuple):
     arguments: m.Parameters = {}  # noqa: RUF012 - never written to
     payload: bytes | None = None
     timeout_s: float = CALL_TIMEOUT_S
+
+    def ask(self, calls: Calls, token: Any, deadline_ns: int) -> int:
+        """Queue it."""
+        return calls.control(self.name, self.arguments, token, deadline_ns, self.payload)
 
 
 LIVE: Final = Operation("live")

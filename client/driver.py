@@ -7,6 +7,8 @@ own threads or an event loop, and wait on `descriptors` until `deadline_ns`.
 from __future__ import annotations
 
 import os
+import weakref
+from collections.abc import Callable
 from typing import Final
 
 import zmq
@@ -14,6 +16,7 @@ import zmq
 import naiad
 from naiad.client.calls import Completion
 from naiad.client.connection import Connection
+from naiad.client.memory import ClientMemory, Transport
 from naiad.client.session import Phase, Session
 from naiad.protocol.endpoints import Endpoints
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable, error_from_wire
@@ -35,12 +38,15 @@ class Driver:
         role: str,
         connect_timeout_s: float,
         context: zmq.Context[zmq.Socket[bytes]] | None,
+        transport: Transport,
     ) -> None:
         self.session = Session(
             os.urandom(SECRET_BYTES), role=role, software=f"naiad {naiad.__version__}",
             pid=os.getpid(),
         )  # fmt: skip
         self.connection = Connection(address_of(server), context)
+        self.memory = ClientMemory(self.session, transport, role, self._lease_ended)
+        self._when_lease_ends: weakref.WeakMethod[Callable[[], None]] | None = None
         self.reconnects = 0
         self.is_drained = False
         """After `turn`: nothing came, and nothing was done since that could hide what comes."""
@@ -60,6 +66,7 @@ class Driver:
             out += session.expire(now_ns)
         elif session.calls:
             out += session.expire(now_ns)
+        self.memory.release_ended()
         if connection.is_blocked or session.has_messages:
             self.send()
         self.is_drained = True
@@ -95,6 +102,16 @@ class Driver:
         if connection.is_open and not connection.is_blocked:
             for message in self.session.messages():
                 connection.send(message)
+
+    def when_lease_ends(self, method: Callable[[], None]) -> None:
+        """`method` is called, in any thread and inside the garbage collector, when a result in a
+        worker's memory is read no more. Its object is not kept alive."""
+        self._when_lease_ends = weakref.WeakMethod(method)
+
+    def _lease_ended(self) -> None:
+        method = self._when_lease_ends() if self._when_lease_ends is not None else None
+        if method is not None:
+            method()
 
     def watch(self) -> None:
         """The monitor's descriptor is readable."""
@@ -152,6 +169,7 @@ class Driver:
         goodbye = session.close()
         assert session.fault is not None
         out = session.fail_all(session.fault)
+        self.memory.close()
         self.connection.close(goodbye)
         return out
 

@@ -19,18 +19,17 @@ _ENVELOPE_BYTES: Final = 16
 class Request:
     """One request from submit until its answer, and longer while a worker may use its memory.
 
-    `token` is whoever waits (None: nobody any more). `memory` is opaque here: what the shell may
-    reuse once no process reads or writes it. `attempt` is 0 until it was first sent. `ended`: it
-    need not be sent (again).
+    Kept, and with it `parts.memory`, until no process uses the request's regions. `token` is
+    whoever waits (None: nobody any more). `attempt` is 0 until it was first sent. `ended`: it need
+    not be sent (again).
     """
 
-    __slots__ = ("attempt", "deadline_ns", "ended", "id", "memory", "parts", "token")
+    __slots__ = ("attempt", "deadline_ns", "ended", "id", "parts", "token")
 
-    def __init__(self, ident: int, parts: Prepared, token: Any, memory: Any) -> None:
+    def __init__(self, ident: int, parts: Prepared, token: Any) -> None:
         self.id = ident
         self.parts = parts
         self.token = token
-        self.memory = memory
         self.attempt = 0
         self.ended = False
         self.deadline_ns = 0

@@ -49,17 +49,21 @@ class InferInput(NamedTuple):
     region: int = 0
     offset: int = 0
     size: int = 0
+    keep: object = None
+    """Kept alive until no process reads the input any more."""
 
 
 class OutputPlace(NamedTuple):
     """Where an output may be written: `size` bytes at `offset` of a region of this client.
 
-    A result larger than `size` is an error of that request, as in Triton.
+    A result larger than `size` is an error of that request, as in Triton. `keep` lives until no
+    process writes there any more; see `ClientRegion.place`.
     """
 
     region: int
     offset: int
     size: int
+    keep: object = None
 
 
 PackedInput = tuple[str, str, tuple[int, ...], int, int, int, int, Buffer | None]
@@ -81,9 +85,15 @@ class Prepared:
     inputs. Raises RequestError for what can never be sent.
     """
 
-    __slots__ = ("head", "header_bytes", "inline_bytes", "inputs", "tail")
+    __slots__ = ("head", "header_bytes", "inline_bytes", "inputs", "memory", "tail")
 
-    def __init__(self, head: Head, inputs: tuple[PackedInput, ...], tail: Tail = PLAIN) -> None:
+    def __init__(
+        self,
+        head: Head,
+        inputs: tuple[PackedInput, ...],
+        tail: Tail = PLAIN,
+        memory: object = None,
+    ) -> None:
         model, version, label = head
         if (
             type(model) is not str
@@ -114,13 +124,16 @@ class Prepared:
         self.head = head
         self.inputs = inputs
         self.tail = tail
+        self.memory = memory
+        """Kept alive with every request made of it, until no process uses its regions."""
         self.inline_bytes = inline_bytes
         self.header_bytes = header_bytes
 
     def with_timeout(self, timeout_us: int) -> Prepared:
         """The same with another timeout."""
         tail = self.tail
-        return Prepared(self.head, self.inputs, (*tail[:2], timeout_us, *tail[3:]))
+        changed = (*tail[:2], timeout_us, *tail[3:])
+        return Prepared(self.head, self.inputs, changed, self.memory)
 
     def __repr__(self) -> str:
         names = ", ".join(item[0] for item in self.inputs)
@@ -167,7 +180,7 @@ def packed(given: InferInput) -> PackedInput:
     Raises:
         RequestError: a field has the wrong type or size.
     """
-    name, datatype, shape, data, place, region, offset, size = given
+    name, datatype, shape, data, place, region, offset, size, _ = given
     if type(name) is not str or len(name) > NAME_BYTES_MAX:
         raise RequestError(f"an input's name must be a string, got {name!r:.80}")
     if datatype not in ITEM_BYTES:

@@ -30,7 +30,21 @@ class Placed(Protocol):
         """The output's bytes."""
 
     def array(self, tensor: Tensor) -> Array:
-        """The output as an array (BYTES as a copy)."""
+        """The output as an array; not asked for BYTES."""
+
+
+class Copied:
+    """Outputs that were in shared memory, copied out of it."""
+
+    def __init__(self, placed: Placed, tensors: tuple[Tensor, ...]) -> None:
+        shared = [tensor for tensor in tensors if tensor[3] != INLINE]
+        self._views = {tensor[0]: memoryview(bytes(placed.view(tensor))) for tensor in shared}
+
+    def view(self, tensor: Tensor) -> memoryview:
+        return self._views[tensor[0]]
+
+    def array(self, tensor: Tensor) -> Array:
+        return array_of(tensor[1], tensor[2], self._views[tensor[0]], copy=False)
 
 
 class InferResult:
@@ -119,7 +133,7 @@ class InferResult:
         return self._placed.view(tensor)
 
     def _array(self, tensor: Tensor) -> Array:
-        if tensor[3] != INLINE:
+        if tensor[3] != INLINE and tensor[1] != "BYTES":
             assert self._placed is not None
             return self._placed.array(tensor)
         data: Buffer = self._data(tensor)

@@ -31,9 +31,9 @@ from naiad.protocol.errors import (
 REQUESTS_MAX: Final = 1024
 """Unanswered requests until a WELCOME says how many the broker takes."""
 BYTES_MAX: Final = 64 * 1024 * 1024
-REGIONS_KNOWN_MAX: Final = 4096
-"""Server-side segments (workers' arenas) a session remembers; the oldest unused are forgotten."""
 PRUNE_MIN: Final = 256
+LEASES_MAX: Final = 2048
+"""Beyond, results are copied out of workers' memory: HELLO must be able to name every lease."""
 IDS_PER_MESSAGE_MAX: Final = 2048
 """Keeps CANCEL and RELEASE far below the limits of a header and of an array."""
 
@@ -79,8 +79,8 @@ class Session:
         self.bytes_in_flight = 0
         self.duplicate_answers = 0
         self.resent_requests = 0
-        self.regions: dict[int, m.Region] = {}
-        """Worker arenas that leased outputs lie in, by id."""
+        self.arenas: list[m.Region] = []
+        """Worker arenas that came to be known; who maps them takes them from here."""
         self.calls = Calls()
         """Control calls, and the regions that this session has registered."""
         self._role = role
@@ -96,7 +96,6 @@ class Session:
         self._cancels: list[int] = []
         self._releases: list[tuple[int, int]] = []
         self._leases: set[tuple[int, int]] = set()
-        self._freed: list[Any] = []
 
     def __repr__(self) -> str:
         return (
@@ -126,13 +125,12 @@ class Session:
             and self.bytes_in_flight + inline_bytes <= self.bytes_max
         )
 
-    def submit(self, parts: Prepared, token: Any, now_ns: int = 0, memory: Any = None) -> int:
+    def submit(self, parts: Prepared, token: Any, now_ns: int = 0) -> int:
         """Queue a request and return its id, or 0 when the budgets have no room for it now.
 
         Args:
             token: comes back in its completion; not None.
             now_ns: needed with a timeout, which counts from here, also while offline.
-            memory: comes back from `take_freed` when no process uses the request's regions.
 
         Raises:
             RequestError: it is larger than this broker takes at all.
@@ -146,7 +144,7 @@ class Session:
         if parts.inline_bytes > self.inline_bytes_max:
             raise too_large(parts.head[0], parts.inline_bytes, self.inline_bytes_max)
         self._last_id = ident = self._last_id + 1
-        request = Request(ident, parts, token, memory)
+        request = Request(ident, parts, token)
         timeout_us = parts.tail[2]
         if timeout_us:
             request.deadline_ns = now_ns + timeout_us * _NS_PER_US
@@ -165,7 +163,6 @@ class Session:
             self._cancels.append(ident)
         else:
             self._forget(request)
-            self._free(request)
         return True
 
     def release(self, leases: Iterable[tuple[int, int]]) -> None:
@@ -230,7 +227,7 @@ class Session:
         return out
 
     def _hello(self) -> m.Hello:
-        leases = tuple(sorted(self._leases)[:IDS_PER_MESSAGE_MAX])
+        leases = tuple(self._leases)
         return m.Hello(self.secret, self._role, self._software, self._pid, self.incarnation, leases)
 
     def close(self) -> list[Message]:
@@ -288,58 +285,56 @@ class Session:
             self.reset_wanted = True
             return
         if message.regions:
-            self._learn(message.regions)
+            self.arenas += message.regions
         requests = self._requests
         for answer in message.answers:
             request = requests.get(answer.id)
             if request is None:
                 self.duplicate_answers += 1
-                self._give_back(answer)
+                self._release_unread(answer)
                 continue
             if not answer.final:
                 # No model of this release answers in parts; the last part is the answer.
-                self._give_back(answer)
+                self._release_unread(answer)
                 continue
             token = request.token
             error = answer.error
             if error is None:
+                shared = None
                 for tensor in answer.outputs:
-                    if tensor[3] == LEASE:
-                        self._leases.add((tensor[4], answer.id))
+                    if tensor[3]:  # not INLINE
+                        shared = request
+                        if tensor[3] == LEASE:
+                            self._leases.add((tensor[4], answer.id))
                 if token is not None:
-                    out.append((token, None, answer, frames))
+                    out.append((token, None, answer, frames, shared))
                 else:
-                    self._give_back(answer, delivered=True)
+                    self.give_back(answer)
             elif token is not None:
-                out.append((token, error_from_wire(error), None, ()))
+                failed = None if request.parts.memory is None else request
+                out.append((token, error_from_wire(error), None, (), failed))
             del requests[answer.id]
             request.ended = True
             request.token = None
             self.bytes_in_flight -= request.parts.inline_bytes
-            if request.memory is not None:
-                if error is not None and error[0] in _HELD:
-                    self._held[answer.id] = request
-                else:
-                    self._free(request)
+            if request.parts.memory is not None and error is not None and error[0] in _HELD:
+                self._held[answer.id] = request
 
-    def _give_back(self, answer: m.InferAnswer, delivered: bool = False) -> None:
-        """Nobody reads this answer: its leases end, unless the same ones were delivered before."""
+    @property
+    def lease_count(self) -> int:
+        """Requests whose results are still read in workers' memory."""
+        return len(self._leases)
+
+    def give_back(self, answer: m.InferAnswer) -> None:
+        """Nobody reads this answer, which was just delivered: its leases end."""
+        self.release({(tensor[4], answer.id) for tensor in answer.outputs if tensor[3] == LEASE})
+
+    def _release_unread(self, answer: m.InferAnswer) -> None:
+        """The answer goes to nobody: its leases end, unless the same were delivered before."""
         for tensor in answer.outputs:
-            if tensor[3] == LEASE:
-                lease = (tensor[4], answer.id)
-                if delivered:
-                    self._leases.discard(lease)
-                if lease not in self._leases:
-                    self._releases.append(lease)
-
-    def _learn(self, regions: tuple[m.Region, ...]) -> None:
-        for region in regions:
-            self.regions[region.id] = region
-        if len(self.regions) > REGIONS_KNOWN_MAX:
-            used = {region_id for region_id, _ in self._leases}
-            for region_id in list(self.regions)[: REGIONS_KNOWN_MAX // 4]:
-                if region_id not in used:
-                    del self.regions[region_id]
+            lease = (tensor[4], answer.id)
+            if tensor[3] == LEASE and lease not in self._leases:
+                self._releases.append(lease)
 
     def _released(self, message: m.Released) -> None:
         if message.incarnation != self.incarnation:
@@ -353,7 +348,6 @@ class Session:
                 if request is None or request.token is not None:
                     continue
                 self._forget(request)
-            self._free(request)
 
     def _welcome(self, message: m.Welcome, now_ns: int, out: list[Completion]) -> None:
         if self.phase is not Phase.GREETING:
@@ -385,7 +379,7 @@ class Session:
             if request.token is None:
                 # Cancelled or expired. Only its memory matters: sent again and cancelled, the
                 # broker answers and releases it, whatever became of the first copy.
-                if request.memory is None:
+                if request.parts.memory is None:
                     self._forget(request)
                     if same_broker:
                         self._cancels.append(request.id)
@@ -457,12 +451,10 @@ class Session:
         token, request.token = request.token, None
         if token is None:
             return
-        out.append((token, fault, None, ()))
+        out.append((token, fault, None, (), None))
         self._forget(request)
-        if request.attempt and request.memory is not None:
+        if request.parts.memory is not None and request.attempt:
             self._held[request.id] = request
-        else:
-            self._free(request)
 
     def _forget(self, request: Request) -> None:
         request.ended = True
@@ -473,24 +465,12 @@ class Session:
         if self._requests.pop(request.id, None) is not None:
             self.bytes_in_flight -= request.parts.inline_bytes
 
-    def _free(self, request: Request) -> None:
-        if request.memory is not None:
-            self._freed.append(request.memory)
-            request.memory = None
-
-    def take_freed(self) -> list[Any]:
-        """Memory given with requests that no process reads or writes any more."""
-        if not self._freed:
-            return self._freed
-        freed, self._freed = self._freed, []
-        return freed
-
     def check_invariants(self) -> None:
         """For tests: the sums and the sets agree."""
         assert self.bytes_in_flight == sum(r.parts.inline_bytes for r in self._requests.values())
         assert not self._held.keys() & self._requests.keys()
         for ident, request in self._held.items():
-            assert request.memory is not None, ident
+            assert request.parts.memory is not None, ident
             assert request.attempt > 0, ident
         waiting = [r.id for r in self._waiting if not r.ended]
         assert set(waiting) <= self._requests.keys()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
@@ -15,11 +16,14 @@ import zmq
 from naiad.client import control, forks
 from naiad.client.arguments import NO_INPUTS, Inputs, Options, Outputs, parts_of
 from naiad.client.blocking import BlockingDriver
+from naiad.client.calls import Ask, Calls
 from naiad.client.control import Json, Operation
 from naiad.client.driver import CONNECT_TIMEOUT_S, Driver
 from naiad.client.futures import PENDING, Future
+from naiad.client.memory import ClientRegion, Transport
 from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
+from naiad.protocol.errors import NaiadError
 
 
 class Client:
@@ -31,6 +35,7 @@ class Client:
         on_full: over the server's budgets (requests and bytes in flight of one client) `submit`
             and `infer` wait, or raise Unavailable (code budget_exceeded).
         role: for people, in `naiad status`.
+        transport: "auto" puts large arrays into shared memory, "shm" all of them, "inline" none.
         context: a zmq.Context to share; by default the client has its own.
 
     Not usable after fork(): make a client in each process.
@@ -43,12 +48,15 @@ class Client:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         on_full: Literal["wait", "raise"] = "wait",
         role: str = "client",
+        transport: Transport = "auto",
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
         driver = Driver(
-            os.fspath(server), role=role, connect_timeout_s=connect_timeout_s, context=context
-        )
+            os.fspath(server), role=role, connect_timeout_s=connect_timeout_s,
+            transport=transport, context=context,
+        )  # fmt: skip
         self._blocking = BlockingDriver(driver, waits_for_room=on_full == "wait")
+        self._memory = driver.memory
         forks.remember(self._blocking)
 
     # --- inference -----------------------------------------------------------------------------
@@ -72,7 +80,7 @@ class Client:
             NaiadError: RequestError, ModelError, Unavailable, ... with `code` and `message`.
         """
         if not isinstance(model, Prepared):
-            model = parts_of(model, inputs, outputs, options)
+            model = self._parts(model, inputs, outputs, options)
         future: Future[InferResult] = Future(self._blocking)
         self._blocking.submit(future, model)
         try:
@@ -97,7 +105,7 @@ class Client:
         the future is done.
         """
         if not isinstance(model, Prepared):
-            model = parts_of(model, inputs, outputs, options)
+            model = self._parts(model, inputs, outputs, options)
         blocking = self._blocking
         future: Future[InferResult] = Future(blocking)
         if callback is not None:
@@ -107,6 +115,14 @@ class Client:
             blocking.send_soon()
         return future
 
+    def _parts(
+        self, model: str, inputs: Inputs, outputs: Outputs | None, options: Options
+    ) -> Prepared:
+        memory = self._memory
+        if not memory.is_ready and memory.wants(inputs) and not self._blocking.is_leading:
+            self.live()  # its name is needed for shared memory
+        return parts_of(model, inputs, outputs, options, memory)
+
     def drive(self, timeout: float | None = None) -> bool:
         """Send and receive until something was completed, and run its callbacks.
 
@@ -114,6 +130,36 @@ class Client:
         nothing came within `timeout` seconds.
         """
         return self._blocking.drive(timeout)
+
+    # --- shared memory -------------------------------------------------------------------------
+
+    def region(self, size: int) -> ClientRegion:
+        """`size` bytes of shared memory for inputs and outputs of your own placing.
+
+        Raises Unavailable when /dev/shm has no room.
+        """
+        if not self._memory.is_ready:
+            self.live()
+        return self._blocking.region(size)
+
+    def attach(self, key: str) -> ClientRegion:
+        """Use a POSIX segment of your own, by its name; naiad never unlinks it.
+
+        Raises RequestError when it cannot be mapped, or the server refuses it.
+        """
+        region, attached = self._memory.attach(key)
+        try:
+            self._ask(partial(Calls.register_region, region=region), control.CALL_TIMEOUT_S)
+        except NaiadError:
+            self._memory.detach(region.id)
+            raise
+        return attached
+
+    def detach(self, region: ClientRegion) -> None:
+        """The server forgets a segment that was attached; no request may be using it."""
+        self._ask(partial(Calls.forget_region, region_id=region.id), control.CALL_TIMEOUT_S)
+        region.close()
+        self._memory.detach(region.id)
 
     # --- control -------------------------------------------------------------------------------
 
@@ -174,8 +220,11 @@ class Client:
 
     def call(self, operation: Operation) -> Any:
         """Any control call; returns its parsed JSON."""
+        return self._ask(operation.ask, operation.timeout_s)
+
+    def _ask(self, ask: Ask, timeout_s: float) -> Any:
         future: Future[Any] = Future(self._blocking, is_call=True)
-        self._blocking.call(future, *operation)
+        self._blocking.call(future, ask, timeout_s)
         try:
             return future.result()
         finally:

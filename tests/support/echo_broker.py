@@ -4,6 +4,7 @@ Answers requests at once with their inputs. The model's name says what else may 
 
     echo      one answer, outputs named like the inputs
     silent    none, until the operation `answer`
+    stubborn  answered with a lease when it is cancelled
     twice     two answers
     error     a model_error
     expire    a timeout error at once, RELEASED at the operation `release`
@@ -11,8 +12,8 @@ Answers requests at once with their inputs. The model's name says what else may 
     hang_up   the connection breaks before the answer; sent again, it is answered
 
 Control operations beyond `live`, `ready`: `seen` (what arrived, as JSON), `answer`, `release`,
-`hang_up` (drop all connections), `restart` (the same with a new incarnation and no sessions),
-`mute` (no reply). A broker whose --refuse CODE is given refuses every HELLO.
+`hang_up` (drop the next message and all connections), `restart` (the same, with a new incarnation
+and no sessions), `mute` (no reply). A broker whose --refuse CODE is given refuses every HELLO.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 from typing import Any
 
@@ -32,6 +34,8 @@ from naiad.protocol.codec import decode, encode
 from naiad.protocol.endpoints import Endpoints
 
 SEGMENT_BYTES = 1 << 22
+SIGNAL_MS = 100
+"""A signal that comes just before a blocking receive is acted on when that times out."""
 
 
 class Peer:
@@ -40,6 +44,7 @@ class Peer:
     def __init__(self) -> None:
         self.requests: dict[int, tuple[m.InferRequest, list[bytes]]] = {}
         self.zombies: list[int] = []
+        self.regions: dict[int, str] = {}
 
 
 class EchoBroker:
@@ -51,18 +56,27 @@ class EchoBroker:
         self.routes: dict[bytes, bytes] = {}
         self.seen: list[Any] = []
         self.segment: Segment | None = None
+        self.fate = ""
+        """What happens when the next message arrives."""
         self.bind()
 
     def bind(self) -> None:
         self.socket = self.context.socket(zmq.ROUTER)
         self.socket.linger = 0
+        self.socket.rcvtimeo = SIGNAL_MS
         self.socket.set_hwm(0)
         self.socket.bind(Endpoints(self.options.run_dir).clients)
 
     def run(self) -> None:
         print("ready", flush=True)
         while True:
-            routing, header, *frames = self.socket.recv_multipart()
+            try:
+                routing, header, *frames = self.socket.recv_multipart()
+            except zmq.Again:
+                continue
+            if self.fate:
+                self.hang_up()
+                continue
             message = decode(header, [len(frame) for frame in frames])
             if isinstance(message, m.Hello):
                 self.hello(routing, message)
@@ -78,13 +92,18 @@ class EchoBroker:
                 self.control(routing, peer, message)
             elif isinstance(message, m.RegisterRegion | m.ForgetRegion):
                 self.seen.append([type(message).__name__, list(message)])
-                refused = ("unavailable", "no regions here", False)
+                refused = ("permission_denied", "no regions here", False)
                 error = refused if self.options.no_regions else None
+                if isinstance(message, m.RegisterRegion) and error is None:
+                    peer.regions[message.region.id] = message.region.key
                 self.send(routing, m.Reply(message.call, error), [b"{}"])
             elif isinstance(message, m.Cancel):
                 self.seen.append(["Cancel", list(message.ids)])
                 for ident in message.ids:
-                    if peer.requests.pop(ident, None):
+                    held = peer.requests.pop(ident, None)
+                    if held is not None and held[0].model == "stubborn":
+                        self.lease(routing, *held)
+                    elif held is not None:
                         error = ("cancelled", "request was cancelled", False)
                         self.answer(routing, [m.InferAnswer(ident, error, -1, ())], [])
                         self.send(routing, m.Released(self.incarnation, (ident,)))
@@ -125,6 +144,10 @@ class EchoBroker:
         answers: list[m.InferAnswer] = []
         for request in infer.requests:
             model = request.model
+            is_shared = any(tensor.place != m.Place.INLINE for tensor in request.inputs)
+            if (is_shared or request.outputs) and model in ("echo", "lease"):
+                self.shared(routing, peer, request, frames)
+                continue
             if model == "echo":
                 answers.append(m.InferAnswer(request.id, None, 1, request.inputs))
                 continue
@@ -132,7 +155,7 @@ class EchoBroker:
             if model == "lease":
                 self.lease(routing, request, frames)
                 continue
-            if model == "silent":
+            if model in ("silent", "stubborn"):
                 peer.requests[request.id] = (request, frames)
                 continue
             if model == "hang_up" and request.attempt == 1:
@@ -154,20 +177,54 @@ class EchoBroker:
         if answers:
             self.answer(routing, answers, frames)
 
-    def lease(self, routing: bytes, request: m.InferRequest, frames: list[bytes]) -> None:
-        regions: tuple[m.Region, ...] = ()
-        if self.segment is None:
-            self.segment = Segment()
-            regions = (self.segment.region,)
-        outputs = []
+    def shared(
+        self, routing: bytes, peer: Peer, request: m.InferRequest, frames: list[bytes]
+    ) -> None:
+        """Inputs out of the client's memory, outputs into it or into ours, as asked."""
+        wanted = {output.name: output for output in request.outputs}
+        regions = () if self.segment else (self.own_segment().region,)
+        outputs, payload = [], []
         for tensor in request.inputs:
             if tensor.place == m.Place.INLINE:
                 content = frames[tensor.region][tensor.offset : tensor.offset + tensor.size]
-                offset = self.segment.put(content)
-                tensor = tensor._replace(
-                    place=m.Place.LEASE, region=self.segment.region.id, offset=offset
+            elif tensor.region not in peer.regions:
+                error = ("not_found", f"region {tensor.region} is not registered", False)
+                self.answer(routing, [m.InferAnswer(request.id, error, 1, ())], [])
+                return
+            else:
+                with open(f"/dev/shm{peer.regions[tensor.region]}", "rb") as segment:
+                    content = os.pread(segment.fileno(), tensor.size, tensor.offset)
+            output = wanted.get(tensor.name, m.OutputRequest(tensor.name))
+            if request.model == "lease" or (output.place == m.Place.AUTO and tensor.size > 16384):
+                where = (
+                    m.Place.LEASE,
+                    self.own_segment().region.id,
+                    self.own_segment().put(content),
                 )
-            outputs.append(tensor)
+            elif output.place == m.Place.REGION:
+                with open(f"/dev/shm{peer.regions[output.region]}", "r+b") as segment:
+                    os.pwrite(segment.fileno(), content, output.offset)
+                where = (m.Place.REGION, output.region, output.offset)
+            else:
+                payload.append(content)
+                where = (m.Place.INLINE, len(payload) - 1, 0)
+            outputs.append(m.Tensor(*tensor[:3], *where, tensor.size))
+        answer = m.InferAnswer(request.id, None, 1, tuple(outputs))
+        self.send(routing, m.Answers(self.incarnation, (answer,), regions), payload)
+
+    def own_segment(self) -> Segment:
+        if self.segment is None:
+            self.segment = Segment()
+        return self.segment
+
+    def lease(self, routing: bytes, request: m.InferRequest, frames: list[bytes]) -> None:
+        regions = () if self.segment else (self.own_segment().region,)
+        outputs = []
+        for tensor in request.inputs:
+            content = frames[tensor.region][tensor.offset : tensor.offset + tensor.size]
+            lent = self.own_segment()
+            place = (m.Place.LEASE, lent.region.id, lent.put(content))
+            outputs.append(m.Tensor(*tensor[:3], *place, tensor.size))
         answer = m.InferAnswer(request.id, None, 1, tuple(outputs))
         self.send(routing, m.Answers(self.incarnation, (answer,), regions))
 
@@ -188,20 +245,18 @@ class EchoBroker:
             self.send(routing, m.Released(self.incarnation, tuple(peer.zombies)))
             peer.zombies.clear()
         elif operation in ("hang_up", "restart"):
-            self.send(routing, m.Reply(control.call, None), [b"{}"])
-            self.socket.close(100)
-            if operation == "restart":
-                self.incarnation = random.getrandbits(63)
-                self.peers.clear()
-            self.routes.clear()
-            self.bind()
-            return
+            self.fate = operation
         else:
             self.send(routing, m.Reply(control.call, ("unsupported", f"no {operation}", False)))
             return
         self.send(routing, m.Reply(control.call, None), [json.dumps(result).encode()])
 
     def hang_up(self) -> None:
+        """Drop all connections, and whatever was just received."""
+        if self.fate == "restart":
+            self.incarnation = random.getrandbits(63)
+            self.peers.clear()
+        self.fate = ""
         self.socket.close(0)
         self.routes.clear()
         self.bind()
@@ -236,14 +291,14 @@ def main() -> int:
     parser.add_argument("--refuse", default="")
     parser.add_argument("--wire-version", type=int, default=0)
     parser.add_argument("--no-regions", action="store_true")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     broker = EchoBroker(parser.parse_args())
     try:
         broker.run()
-    except KeyboardInterrupt:
-        return 0
     finally:
         if broker.segment is not None:
             broker.segment.unlink()
+        broker.context.destroy(linger=0)
     return 0
 
 

@@ -75,7 +75,7 @@ def test_over_the_budget_of_bytes_clients_wait(run_dir: object, connect: Connect
         client.do("live")
         assert len(client.together([("echo", {"x": SMALL})] * 20)) == 20
         with pytest.raises(RequestError, match="expected at most 128"):
-            client.infer("echo", {"x": LARGE})
+            client.infer("echo", {"x": np.zeros(2500)})
     finally:
         broker.stop()
 

@@ -1,0 +1,300 @@
+"""A client's use of shared memory: which arrays go there, and whose bytes live how long.
+
+Owns the decision between inline and shared, the memory of requests under way (Placement) and what
+users allocate for themselves (ClientRegion). Everything is given back by dropping references: the
+session keeps those of a request until no process uses its memory. The bytes themselves are those
+of naiad.shm.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from naiad.client.futures import DONE
+from naiad.client.packing import Request
+from naiad.client.requests import (
+    INLINE,
+    REGION,
+    InferInput,
+    OutputPlace,
+    PackedInput,
+    Prepared,
+)
+from naiad.client.results import Copied, InferResult
+from naiad.client.session import LEASES_MAX, Session
+from naiad.client.tensors import Array
+from naiad.protocol.datatypes import tensor_bytes
+from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
+from naiad.protocol.messages import InferAnswer, OutputRequest, Region
+from naiad.shm.pool import Loan
+from naiad.shm.session_memory import SessionMemory
+from naiad.shm.tensor import Keeper, array_over, copy_into, view_over
+
+Transport = Literal["auto", "inline", "shm"]
+
+SHARED_BYTES_MIN: Final = 32 * 1024
+"""Arrays from this size on are cheaper through shared memory (docs/performance.md)."""
+
+LOG: Final = logging.getLogger("naiad.client")
+
+
+class Placement:
+    """The shared memory of one request: loans for its inputs, and what its places keep alive."""
+
+    __slots__ = ("keeps", "loans")
+
+    def __init__(self) -> None:
+        self.loans: list[Loan] = []
+        self.keeps: list[object] = []
+
+    def __del__(self) -> None:
+        for loan in self.loans:
+            loan.release()
+
+
+class RegistrationToken:
+    """Whose registration of a segment is being answered; to the clients, a future that is done."""
+
+    __slots__ = ()
+    state = DONE
+    tickets = None
+
+    @staticmethod
+    def done() -> bool:
+        return True
+
+
+class ClientRegion:
+    """Memory that inputs may be read from and outputs written to, as often as wanted.
+
+    It is freed when this object, every array made from it and every request that uses it are gone.
+    """
+
+    def __init__(
+        self, region_id: int, offset: int, view: memoryview, released: Callable[[], None]
+    ) -> None:
+        self.id = region_id
+        self.size = len(view)
+        self._offset = offset
+        self._view = view
+        self._keep: Keeper | None = Keeper(released)
+
+    @property
+    def view(self) -> memoryview:
+        """All its bytes, writable."""
+        return view_over(self._view, self._kept())
+
+    def array(self, datatype: str, shape: tuple[int, ...], offset: int = 0) -> Array:
+        """An array over its bytes, writable; not for BYTES."""
+        size = self._size_of(datatype, shape)
+        self._check(offset, size)
+        return array_over(self._view[offset : offset + size], datatype, shape, keep=self._kept())
+
+    def input(
+        self, name: str, datatype: str, shape: tuple[int, ...], offset: int = 0, size: int = -1
+    ) -> InferInput:
+        """What lies at `offset`, as an input. `size` is needed for BYTES only."""
+        if size < 0:
+            size = self._size_of(datatype, shape)
+        self._check(offset, size)
+        return InferInput(
+            name, datatype, shape, None, REGION, self.id, self._offset + offset, size, self._kept()
+        )
+
+    def place(self, offset: int = 0, size: int = -1) -> OutputPlace:
+        """Where an output may be written; all of the region by default."""
+        if size < 0:
+            size = self.size - offset
+        self._check(offset, size)
+        return OutputPlace(self.id, self._offset + offset, size, self._kept())
+
+    def close(self) -> None:
+        """No further use; the memory is freed when the last array and request are gone."""
+        self._keep = None
+        self._view = memoryview(b"")
+
+    def _kept(self) -> Keeper:
+        if self._keep is None:
+            raise RequestError("this region is closed")
+        return self._keep
+
+    def _check(self, offset: int, size: int) -> None:
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise RequestError(
+                f"{size} bytes at offset {offset} do not fit a region of {self.size} bytes"
+            )
+
+    @staticmethod
+    def _size_of(datatype: str, shape: tuple[int, ...]) -> int:
+        size = tensor_bytes(datatype, shape)
+        if size is None:
+            raise RequestError("BYTES have no size of their own: give it, or use another datatype")
+        return size
+
+
+class ClientMemory:
+    """One client's shared memory. Only `placed` may be called without the client's lock.
+
+    Args:
+        ended: called, in any thread and inside the garbage collector, when a result that lies in a
+            worker's memory is read no more.
+    """
+
+    def __init__(
+        self, session: Session, transport: Transport, role: str, ended: Callable[[], None]
+    ) -> None:
+        if transport not in ("auto", "inline", "shm"):
+            raise RequestError(f"transport: expected auto, inline or shm, got {transport!r}")
+        self.bytes_min = {"auto": SHARED_BYTES_MIN, "shm": 1, "inline": 1 << 62}[transport]
+        """Arrays from this size on go into shared memory."""
+        self._session = session
+        self._memory = SessionMemory(role)
+        self._ended = ended
+        self._is_started = False
+        self._is_refused = False
+        self._inline_outputs: dict[str, tuple[OutputRequest, ...]] = {}
+
+    # --- what is sent --------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the server's name is known, so that segments can be made."""
+        if not self._is_started and self._session.server:
+            self._memory.start(self._session.server)
+            self._is_started = True
+        return self._is_started
+
+    def wants(self, inputs: Any) -> bool:
+        """Whether any of a user's inputs is large enough for shared memory."""
+        given = inputs.values() if isinstance(inputs, Mapping) else [item[3] for item in inputs]
+        return any(getattr(array, "nbytes", 0) >= self.bytes_min for array in given)
+
+    def placed(
+        self, inputs: tuple[PackedInput, ...]
+    ) -> tuple[tuple[PackedInput, ...], Placement | None]:
+        """The inputs with the large ones copied into the arena, as far as it has room."""
+        if self._is_refused or not self.is_ready:
+            return inputs, None
+        placement = Placement()
+        out = []
+        for item in inputs:
+            name, datatype, shape, place, _, _, size, data = item
+            if place == INLINE and size >= self.bytes_min and data is not None:
+                loan = self._memory.allocate(size)
+                if loan is not None:
+                    placement.loans.append(loan)
+                    copy_into(loan.view, np.frombuffer(data, np.uint8))
+                    item = (name, datatype, shape, REGION, loan.region, loan.offset, size, None)
+            out.append(item)
+        return tuple(out), placement if placement.loans else None
+
+    def announce(self, now_ns: int) -> None:
+        """Tell the session of segments that came or went; before a request that uses them."""
+        calls = self._session.calls
+        for region in self._memory.new_regions():
+            calls.register_region(RegistrationToken(), 0, region)
+        for region_id in self._memory.trim_when_due(now_ns):
+            calls.forget_region(None, 0, region_id)
+
+    def allocate(self, size: int) -> ClientRegion:
+        """Memory for the user. Raises Unavailable when there is none."""
+        loan = None
+        if not self._is_refused and self.is_ready and size > 0:
+            loan = self._memory.allocate(size)
+        if loan is None:
+            raise Unavailable(
+                f"no shared memory for a region of {size} bytes; see the log for the reason",
+                code=Code.UNAVAILABLE,
+            )
+        return ClientRegion(loan.region, loan.offset, loan.view, loan.release)
+
+    def attach(self, key: str) -> tuple[Region, ClientRegion]:
+        """The user's own segment, mapped; the first is to be registered. Raises RequestError."""
+        region, view = self._memory.own(key)
+        return region, ClientRegion(region.id, 0, view, _nothing)
+
+    def detach(self, region_id: int) -> None:
+        self._memory.forget(region_id)
+
+    def refused(self, fault: NaiadError) -> None:
+        """The server does not take this client's segments: from now on everything goes inline."""
+        if not self._is_refused:
+            self._is_refused = True
+            LOG.warning(
+                "the server refused shared memory (%s); tensors travel inside messages, which is"
+                " slower",
+                fault.message,
+            )
+
+    def inline_again(self, request: Request, fault: NaiadError) -> Prepared | None:
+        """The same request without shared inputs, if it failed for those only."""
+        memory = request.parts.memory
+        if not (self._is_refused and isinstance(memory, Placement) and memory.loans):
+            return None
+        if fault.code is not Code.NOT_FOUND:
+            return None
+        loans = {(loan.region, loan.offset): loan for loan in memory.loans}
+        inputs = []
+        for item in request.parts.inputs:
+            loan = loans.get((item[4], item[5])) if item[3] == REGION else None
+            if loan is not None:
+                item = (*item[:3], INLINE, 0, 0, item[6], bytes(loan.view))
+            inputs.append(item)
+        return Prepared(request.parts.head, tuple(inputs), request.parts.tail)
+
+    # --- what comes back -----------------------------------------------------------------------
+
+    def result(
+        self, request: Request, answer: InferAnswer, frames: Any
+    ) -> InferResult | NaiadError:
+        """The result of an answer with outputs in shared memory, mapped now."""
+        session = self._session
+        arenas, session.arenas = session.arenas, []
+        if arenas:
+            self._memory.forget_unlinked()
+        keeps: list[object] = [_Farewell(self._ended)]
+        if isinstance(request.parts.memory, Placement):
+            keeps += request.parts.memory.keeps
+        try:
+            shared = self._memory.outputs(request.id, answer.outputs, arenas, keeps)
+            if session.lease_count > LEASES_MAX and shared is not None:
+                return InferResult(answer, frames, Copied(shared, answer.outputs))
+        except NaiadError as fault:
+            self._inline_outputs[request.parts.head[0]] = tuple(
+                OutputRequest(tensor.name, INLINE) for tensor in answer.outputs
+            )
+            return fault
+        return InferResult(answer, frames, shared)
+
+    def release_ended(self) -> None:
+        """Tell the session of leases that nobody reads any more."""
+        if self._memory.has_ended:
+            self._session.release(self._memory.take_ended())
+
+    @property
+    def inline_outputs(self) -> dict[str, tuple[OutputRequest, ...]]:
+        """Models whose results could not be mapped: ask for all outputs like this instead."""
+        return self._inline_outputs
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+def _nothing() -> None:
+    """A user's own segment is not ours to free."""
+
+
+class _Farewell:
+    """Dies after the views of a result, when its lease has been noted as ended."""
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+
+    def __del__(self) -> None:
+        self._ended()
