@@ -437,10 +437,11 @@ class Fleet:
             instance.move(InstanceState.DRAINING)
         self.stop_slot(slot)
 
-    def stop_slot(self, slot: Slot) -> None:
-        """Tell a worker to exit, and see to it that it does."""
+    def stop_slot(self, slot: Slot, *, brief: bool = False) -> None:
+        """Tell a worker to exit, and see to it that it does; `brief`: nobody waits for its work."""
         slot.stopping = True
-        grace_ns = self._world.limits.stop_grace_ns
+        limits = self._world.limits
+        grace_ns = limits.unwanted_grace_ns if brief else limits.stop_grace_ns
         self._world.actions.append(TellSlot(slot.key, m.Stop(grace_ns // 1_000_000), []))
 
         def overdue() -> None:

@@ -105,6 +105,12 @@ class Slot:
     def is_empty(self) -> bool:
         return self.instance is None and not self.silent and not self.stopping
 
+    @property
+    def is_occupied(self) -> bool:
+        """Whether it cannot react before an execution or a load has ended."""
+        loading = self.instance is not None and self.instance.state is InstanceState.LOADING
+        return loading or self.current is not None
+
     def batches(self) -> Iterator[Batch]:
         if self.current is not None:
             yield self.current

@@ -436,7 +436,7 @@ class Scheduler:
             return
         for slot in list(world.slots.values()):
             if not slot.stopping:
-                self._fleet.stop_slot(slot)
+                self._fleet.stop_slot(slot, brief=slot.is_occupied)
         if not world.slots:
             self._quit = True
             world.actions.append(e.SaveState())

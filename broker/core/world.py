@@ -35,6 +35,8 @@ class Limits:
     slot_wait_ns: int = 5 * SECOND_NS
     """How long a reload waits for slots that do not come before it swaps with fewer instances."""
     stop_grace_ns: int = 30 * SECOND_NS
+    unwanted_grace_ns: int = SECOND_NS
+    """At the server's end, for a worker that executes or loads what nobody waits for any more."""
     retry_first_ns: int = SECOND_NS
     retry_last_ns: int = 60 * SECOND_NS
     restart_first_ns: int = 100_000_000
@@ -48,6 +50,8 @@ class World:
     def __init__(self, *, incarnation: int, server: str, first_number: int, limits: Limits) -> None:
         self.incarnation = incarnation
         self.server = server
+        self.about: dict[str, int] = {}
+        """What the status tells of the process itself: pid, started (Unix seconds)."""
         self.limits = limits
         self.now_ns = 0
         self.wall_ms = 0
