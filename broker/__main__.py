@@ -24,6 +24,7 @@ from naiad.broker.repository import RepositoryHelper
 from naiad.broker.state import RunDirectoryBusy, StateFile
 from naiad.broker.transport import Transport
 from naiad.broker.workers import Workers
+from naiad.config.resources import usable_cores
 from naiad.config.settings import ALL_MODELS, Settings, default_run_dir
 from naiad.protocol.endpoints import Endpoints
 
@@ -95,6 +96,7 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile) -> int:
         explicit=settings.control_mode == "explicit",
         limits=_limits(settings),
     )
+    scheduler.world.about = {"pid": os.getpid(), "started": int(time.time())}
     repository = RepositoryHelper(
         settings.repositories, {"on_missing_gpu": settings.on_missing_gpu}
     )
@@ -129,7 +131,7 @@ def _limits(settings: Settings) -> Limits:
         absence_ns=int(settings.session_absence_seconds * SECOND_NS),
         stop_grace_ns=int(max(settings.drain_seconds, 1.0) * SECOND_NS),
         spares=settings.spare_workers_count,
-        cores=len(os.sched_getaffinity(0)),
+        cores=usable_cores(),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from typing import Any, Final
@@ -66,6 +67,10 @@ class StateFile:
         os.replace(f"{path}.new", path)
 
     def close(self) -> None:
+        """Remove the sockets, which libzmq leaves behind, and let the next broker in."""
         if self._lock >= 0:
+            for path in (self._endpoints.clients_path, self._endpoints.workers_path):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
             os.close(self._lock)
             self._lock = -1

@@ -122,6 +122,7 @@ class Queries:
         return {
             "server": {
                 "name": world.server,
+                **world.about,
                 "software": self._software,
                 "incarnation": world.incarnation,
                 "phase": self._phase(),

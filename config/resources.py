@@ -1,4 +1,4 @@
-"""What this process may use: cores (affinity and cgroup quota) and memory (cgroup limit).
+"""How many cores this process may use: its affinity and the quotas of its cgroups.
 
 A container with 2 cores of 64 sees 64 in os.cpu_count(); models that start a thread per core then
 spend their time being throttled. Reads /proc and /sys, decides nothing.
@@ -32,15 +32,6 @@ def usable_cores(root: Path = Path("/"), affinity: int | None = None) -> int:
     return max(1, int(cores))
 
 
-def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """Memory of the machine or the tightest cgroup limit above us; None where nothing says."""
-    limits = [_memory_total_bytes(root)]
-    for folder in _cgroup_folders(root, "memory"):
-        limits += [_number(folder / "memory.max"), _number(folder / "memory.limit_in_bytes")]
-    known = [limit for limit in limits if limit is not None]
-    return min(known, default=None)
-
-
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
     """Our cgroup and its parents, up to the mount point, in version 2 or 1."""
     for line in _text(root / "proc/self/cgroup").splitlines():
@@ -70,13 +61,6 @@ def _quota_v2(folder: Path) -> float | None:
 def _quota_v1(folder: Path) -> float | None:
     quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
     return quota / period if quota and period else None
-
-
-def _memory_total_bytes(root: Path) -> int | None:
-    for line in _text(root / "proc/meminfo").splitlines():
-        if line.startswith("MemTotal:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 def _number(path: Path) -> int | None:

@@ -1,10 +1,10 @@
-"""Cores and memory under cgroups of both versions, and where there are none."""
+"""Cores under cgroups of both versions, and where there are none."""
 
 from pathlib import Path
 
 import pytest
 
-from naiad.cli.resources import memory_limit_bytes, usable_cores
+from naiad.config.resources import usable_cores
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -47,16 +47,5 @@ def test_cores(tmp_path: Path, files: dict[str, str], cores: int) -> None:
     assert usable_cores(write(tmp_path, files), affinity=8) == cores
 
 
-def test_memory_is_the_tightest_limit(tmp_path: Path) -> None:
-    assert memory_limit_bytes(tmp_path) is None
-    write(tmp_path, {"proc/meminfo": "MemTotal:  1000 kB\nMemFree: 5 kB\n"})
-    assert memory_limit_bytes(tmp_path) == 1_024_000
-    write(tmp_path, {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n"})
-    assert memory_limit_bytes(tmp_path) == 1_024_000
-    write(tmp_path, {"sys/fs/cgroup/a/memory.max": "4096\n"})
-    assert memory_limit_bytes(tmp_path) == 4096
-
-
-def test_this_machine_has_both() -> None:
+def test_this_machine_has_cores() -> None:
     assert usable_cores() >= 1
-    assert (memory_limit_bytes() or 0) > 2**20
