@@ -73,7 +73,7 @@ def parts_of(
     memory: ClientMemory | None = None,
 ) -> Prepared:
     """The checked parts of a request, large inputs in shared memory if there is any."""
-    packed_inputs = packed_arrays(inputs) if type(inputs) is dict else _inputs_of(inputs)
+    packed_inputs = packed_arrays(inputs) if type(inputs) is dict else inputs_of(inputs)
     placement = None
     if memory is not None:
         bytes_min = memory.bytes_min
@@ -98,7 +98,8 @@ def _head_of(model: str, options: Options) -> Head:
     return (model, options.get("version", -1), options.get("label", ""))
 
 
-def _inputs_of(given: Inputs) -> tuple[PackedInput, ...]:
+def inputs_of(given: Inputs) -> tuple[PackedInput, ...]:
+    """The inputs, inline. Raises RequestError for what cannot be sent."""
     if isinstance(given, Mapping):
         return packed_arrays(dict(given))
     return tuple([packed(item) for item in given])
