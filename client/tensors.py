@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from naiad.client.requests import INLINE, SMALL_BYTES_MAX, Buffer, PackedInput
-from naiad.protocol.codec import NAME_BYTES_MAX
+from naiad.protocol.checks import NAME_BYTES_MAX
 from naiad.protocol.datatypes import ITEM_BYTES, LENGTH_PREFIX_BYTES, NUMPY_NAME, element_count
 from naiad.protocol.errors import Code, ModelError, RequestError
 

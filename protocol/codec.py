@@ -13,17 +13,30 @@ from typing import Any, Final
 import msgpack
 
 from naiad.protocol import messages as m
+from naiad.protocol.checks import (
+    ARRAY_ITEMS_MAX,
+    INT64_MAX,
+    NAME_BYTES_MAX,
+    RANK_MAX,
+    STRING_BYTES_MAX,
+    TIMEOUT_US_MAX,
+    UINT64_MAX,
+    Check,
+    error_or_none,
+    flag,
+    int64,
+    items_of,
+    mismatch,
+    pair_of,
+    parameters_map,
+    record_of,
+    secret,
+    sequence_or_none,
+    short_text,
+    text,
+    uint,
+)
 from naiad.protocol.errors import Code, ProtocolError
-
-ARRAY_ITEMS_MAX: Final = 4096
-STRING_BYTES_MAX: Final = 16 * 1024
-NAME_BYTES_MAX: Final = 1024
-RANK_MAX: Final = 32
-INT64_MAX: Final = 2**63 - 1
-UINT64_MAX: Final = 2**64 - 1
-TIMEOUT_US_MAX: Final = 10**6 * 3600 * 24 * 365
-
-Check = Callable[[Any], Any]
 
 _CLASS_OF: Final = {kind: cls for cls, kind in m.KIND_OF.items()}
 _pack: Final = msgpack.Packer(autoreset=True).pack
@@ -110,126 +123,14 @@ def version_mismatch(version: object) -> ProtocolError:
     )
 
 
-# --- Checks of single fields -----------------------------------------------------------------
-
-
-def _fail(expected: str, got: object) -> ProtocolError:
-    shown = repr(got)
-    return ProtocolError(f"expected {expected}, got {shown[:80]}")
-
-
-def _uint(value: Any) -> int:
-    if type(value) is not int or value < 0 or value > UINT64_MAX:
-        raise _fail("an unsigned 64-bit integer", value)
-    return value
-
-
-def _int(value: Any) -> int:
-    if type(value) is not int or value < -INT64_MAX or value > INT64_MAX:
-        raise _fail("a 64-bit integer", value)
-    return value
-
-
-def _string(value: Any) -> str:
-    if type(value) is not str:
-        raise _fail("a string", value)
-    return value
-
-
-def _name(value: Any) -> str:
-    if type(value) is not str or len(value) > NAME_BYTES_MAX:
-        raise _fail(f"a string of at most {NAME_BYTES_MAX} characters", value)
-    return value
-
-
-def _bool(value: Any) -> bool:
-    if type(value) is not bool:
-        raise _fail("a boolean", value)
-    return value
-
-
-def _secret(value: Any) -> bytes:
-    if type(value) is not bytes or len(value) != m.SECRET_BYTES:
-        raise _fail(f"{m.SECRET_BYTES} random bytes", value)
-    return value
-
-
-def _items(check: Check, limit: int = ARRAY_ITEMS_MAX) -> Check:
-    def checked(value: Any) -> tuple[Any, ...]:
-        if type(value) is not tuple or len(value) > limit:
-            raise _fail(f"an array of at most {limit} items", value)
-        return tuple([check(item) for item in value])
-
-    return checked
-
-
-def _record(cls: type[Any], *checks: Check) -> Check:
-    make = cls._make
-
-    def checked(value: Any) -> Any:
-        if type(value) is not tuple or len(value) != len(checks):
-            raise _fail(f"{cls.__name__} of {len(checks)} fields", value)
-        return make([check(item) for check, item in zip(checks, value, strict=True)])
-
-    return checked
-
-
-def _pair(first: Check, second: Check) -> Check:
-    def checked(value: Any) -> tuple[Any, Any]:
-        if type(value) is not tuple or len(value) != 2:
-            raise _fail("a pair", value)
-        return (first(value[0]), second(value[1]))
-
-    return checked
-
-
-def _error(value: Any) -> tuple[str, str, bool] | None:
-    if value is None:
-        return None
-    if (
-        type(value) is not tuple
-        or len(value) != 3
-        or type(value[0]) is not str
-        or type(value[1]) is not str
-        or type(value[2]) is not bool
-    ):
-        raise _fail("null or [code, message, retryable]", value)
-    return value
-
-
-def _parameters(value: Any) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise _fail("a map of parameters", value)
-    for key, item in value.items():
-        if type(key) is not str:
-            raise _fail("parameter names that are strings", key)
-        kind = type(item)
-        if kind is not str and kind is not int and kind is not bool and kind is not float:
-            raise _fail(f"parameter {key!r} to be a string, integer, float or boolean", item)
-    return value
-
-
-def _sequence(value: Any) -> m.Sequence | None:
-    if value is None:
-        return None
-    if type(value) is not tuple or len(value) != 3:
-        raise _fail("null or [sequence id, start, end]", value)
-    ident, start, end = value
-    if type(ident) is str:
-        _name(ident)
-    else:
-        _uint(ident)
-    return m.Sequence(ident, _bool(start), _bool(end))
-
-
 def _tensors(value: Any, payload_sizes: Any, places: tuple[int, ...]) -> tuple[m.Tensor, ...]:
     """Tensors are the hot path: one loop, no call per field."""
     if type(value) is not tuple:
-        raise _fail("an array of tensors", value)
+        raise mismatch("an array of tensors", value)
     out = []
     for tensor in value:
         if type(tensor) is not tuple or len(tensor) != 7:
-            raise _fail("a tensor [name, datatype, shape, place, region, offset, size]", tensor)
+            raise mismatch("a tensor [name, datatype, shape, place, region, offset, size]", tensor)
         name, datatype, shape, place, region, offset, size = tensor
         if (
             type(name) is not str
@@ -238,10 +139,10 @@ def _tensors(value: Any, payload_sizes: Any, places: tuple[int, ...]) -> tuple[m
             or len(name) > NAME_BYTES_MAX
             or len(shape) > RANK_MAX
         ):
-            raise _fail(f"a name, a datatype and a shape of at most {RANK_MAX}", tensor[:3])
+            raise mismatch(f"a name, a datatype and a shape of at most {RANK_MAX}", tensor[:3])
         for dim in shape:
             if type(dim) is not int or dim > INT64_MAX or dim < -INT64_MAX:
-                raise _fail("dimensions that are 64-bit integers", dim)
+                raise mismatch("dimensions that are 64-bit integers", dim)
         if (
             type(place) is not int
             or type(region) is not int
@@ -251,7 +152,7 @@ def _tensors(value: Any, payload_sizes: Any, places: tuple[int, ...]) -> tuple[m
             or offset < 0
             or size < 0
         ):
-            raise _fail("place, region, offset and size as unsigned integers", tensor[3:])
+            raise mismatch("place, region, offset and size as unsigned integers", tensor[3:])
         if not place:  # INLINE
             if region >= len(payload_sizes) or offset + size > payload_sizes[region]:
                 raise ProtocolError(
@@ -259,7 +160,7 @@ def _tensors(value: Any, payload_sizes: Any, places: tuple[int, ...]) -> tuple[m
                     f" do not exist; frames have {list(payload_sizes)[:8]} bytes"
                 )
         elif place not in places:
-            raise _fail(f"a place of {list(places)}", place)
+            raise mismatch(f"a place of {list(places)}", place)
         out.append(_make(m.Tensor, tensor))
     return tuple(out)
 
@@ -270,16 +171,16 @@ _ANSWER_PLACES: Final = (int(m.Place.INLINE), int(m.Place.REGION), int(m.Place.L
 
 def _outputs(value: Any) -> tuple[m.OutputRequest, ...]:
     if type(value) is not tuple:
-        raise _fail("an array of requested outputs", value)
+        raise mismatch("an array of requested outputs", value)
     out = []
     for item in value:
         if type(item) is not tuple or len(item) != 5:
-            raise _fail("a requested output [name, place, region, offset, size]", item)
+            raise mismatch("a requested output [name, place, region, offset, size]", item)
         name, place, region, offset, size = item
         if type(name) is not str or len(name) > NAME_BYTES_MAX:
-            raise _fail("an output's name", name)
+            raise mismatch("an output's name", name)
         if type(place) is not int or place < 0 or place > m.Place.AUTO:
-            raise _fail("a place of [0, 1, 2]", place)
+            raise mismatch("a place of [0, 1, 2]", place)
         if (
             type(region) is not int
             or type(offset) is not int
@@ -288,7 +189,7 @@ def _outputs(value: Any) -> tuple[m.OutputRequest, ...]:
             or not 0 <= offset <= INT64_MAX
             or not 0 <= size <= INT64_MAX
         ):
-            raise _fail("region, offset and size as unsigned integers", item[2:])
+            raise mismatch("region, offset and size as unsigned integers", item[2:])
         out.append(_make(m.OutputRequest, item))
     return tuple(out)
 
@@ -298,13 +199,13 @@ def _outputs(value: Any) -> tuple[m.OutputRequest, ...]:
 
 def _infer(fields: tuple[Any, ...], payload_sizes: Any) -> m.Infer:
     if len(fields) != 1 or type(fields[0]) is not tuple:
-        raise _fail("INFER [requests]", fields)
+        raise mismatch("INFER [requests]", fields)
     if len(fields[0]) > m.REQUESTS_PER_MESSAGE_MAX:
-        raise _fail(f"at most {m.REQUESTS_PER_MESSAGE_MAX} requests", len(fields[0]))
+        raise mismatch(f"at most {m.REQUESTS_PER_MESSAGE_MAX} requests", len(fields[0]))
     requests = []
     for item in fields[0]:
         if type(item) is not tuple or len(item) != 14:
-            raise _fail("a request of 14 fields", item)
+            raise mismatch("a request of 14 fields", item)
         (ident, attempt, model, version, label, inputs, outputs, priority, timeout_us, sequence,
          account, fairness, trace, parameters) = item  # fmt: skip
         if (
@@ -319,7 +220,7 @@ def _infer(fields: tuple[Any, ...], payload_sizes: Any) -> m.Infer:
             or not 0 <= priority <= UINT64_MAX
             or not 0 <= timeout_us <= TIMEOUT_US_MAX
         ):
-            raise _fail(
+            raise mismatch(
                 "request id, attempt (from 1), model version (-1 is any), priority and timeout_us"
                 f" (0 to {TIMEOUT_US_MAX}) as integers in range",
                 (ident, attempt, version, priority, timeout_us),
@@ -333,15 +234,15 @@ def _infer(fields: tuple[Any, ...], payload_sizes: Any) -> m.Infer:
             or len(model) > NAME_BYTES_MAX
             or len(label) > NAME_BYTES_MAX
         ):
-            raise _fail(
+            raise mismatch(
                 f"model, label (at most {NAME_BYTES_MAX} characters each), accounting key,"
                 " fairness key and traceparent as strings",
                 (model, label, account, fairness, trace),
             )
         if sequence is not None:
-            sequence = _sequence(sequence)
+            sequence = sequence_or_none(sequence)
         if type(parameters) is not dict or parameters:
-            parameters = _parameters(parameters)
+            parameters = parameters_map(parameters)
         requests.append(
             _make(
                 m.InferRequest,
@@ -368,11 +269,11 @@ def _infer(fields: tuple[Any, ...], payload_sizes: Any) -> m.Infer:
 
 def _answers(fields: tuple[Any, ...], payload_sizes: Any) -> m.Answers:
     if len(fields) != 3 or type(fields[1]) is not tuple:
-        raise _fail("ANSWERS [incarnation, answers, regions]", fields)
+        raise mismatch("ANSWERS [incarnation, answers, regions]", fields)
     out = []
     for item in fields[1]:
         if type(item) is not tuple or len(item) != 7:
-            raise _fail("an answer of 7 fields", item)
+            raise mismatch("an answer of 7 fields", item)
         ident, error, version, outputs, part, final, parameters = item
         if (
             type(ident) is not int
@@ -383,23 +284,23 @@ def _answers(fields: tuple[Any, ...], payload_sizes: Any) -> m.Answers:
             or not 0 <= part <= UINT64_MAX
             or not -INT64_MAX <= version <= INT64_MAX
         ):
-            raise _fail("an answer's id, version, part index and final flag", item[::2])
+            raise mismatch("an answer's id, version, part index and final flag", item[::2])
         if error is not None:
-            _error(error)
+            error_or_none(error)
         if type(parameters) is not dict or parameters:
-            _parameters(parameters)
+            parameters_map(parameters)
         tensors = _tensors(outputs, payload_sizes, _ANSWER_PLACES)
         out.append(_make(m.InferAnswer, (ident, error, version, tensors, part, final, parameters)))
-    return m.Answers(_uint(fields[0]), tuple(out), _regions(fields[2]))
+    return m.Answers(uint(fields[0]), tuple(out), _regions(fields[2]))
 
 
 def _batch(fields: tuple[Any, ...], payload_sizes: Any) -> m.Batch:
     if len(fields) != 4 or type(fields[2]) is not tuple:
-        raise _fail("BATCH [id, acknowledged, requests, regions]", fields)
+        raise mismatch("BATCH [id, acknowledged, requests, regions]", fields)
     requests = []
     for item in fields[2]:
         if type(item) is not tuple or len(item) != 10:
-            raise _fail("a batch request of 10 fields", item)
+            raise mismatch("a batch request of 10 fields", item)
         session, ident, label, inputs, outputs, remaining, priority, sequence, trace, params = item
         if (
             type(session) is not int
@@ -411,13 +312,13 @@ def _batch(fields: tuple[Any, ...], payload_sizes: Any) -> m.Batch:
             or not 0 <= remaining <= UINT64_MAX
             or not 0 <= priority <= UINT64_MAX
         ):
-            raise _fail("session, id, budget and priority as unsigned integers", item[:2])
+            raise mismatch("session, id, budget and priority as unsigned integers", item[:2])
         if type(label) is not str or len(label) > NAME_BYTES_MAX or type(trace) is not str:
-            raise _fail("a request label and a traceparent", label)
+            raise mismatch("a request label and a traceparent", label)
         if sequence is not None:
-            sequence = _sequence(sequence)
+            sequence = sequence_or_none(sequence)
         if type(params) is not dict or params:
-            params = _parameters(params)
+            params = parameters_map(params)
         requests.append(
             _make(
                 m.BatchRequest,
@@ -435,67 +336,71 @@ def _batch(fields: tuple[Any, ...], payload_sizes: Any) -> m.Batch:
                 ),
             )
         )
-    return m.Batch(_uint(fields[0]), _uint(fields[1]), tuple(requests), _regions(fields[3]))
+    return m.Batch(uint(fields[0]), uint(fields[1]), tuple(requests), _regions(fields[3]))
 
 
 def _results(fields: tuple[Any, ...], payload_sizes: Any) -> m.Results:
     if len(fields) != 5 or type(fields[1]) is not tuple:
-        raise _fail("RESULTS [batch, results, durations, splits, arenas]", fields)
+        raise mismatch("RESULTS [batch, results, durations, splits, arenas]", fields)
     out = []
     for item in fields[1]:
         if type(item) is not tuple or len(item) != 5:
-            raise _fail("a result of 5 fields", item)
+            raise mismatch("a result of 5 fields", item)
         error, outputs, part, final, parameters = item
         if type(part) is not int or type(final) is not bool or not 0 <= part <= UINT64_MAX:
-            raise _fail("a result's part index and final flag", (part, final))
+            raise mismatch("a result's part index and final flag", (part, final))
         if error is not None:
-            _error(error)
+            error_or_none(error)
         if type(parameters) is not dict or parameters:
-            parameters = _parameters(parameters)
+            parameters = parameters_map(parameters)
         tensors = _tensors(outputs, payload_sizes, _ANSWER_PLACES)
         out.append(_make(m.BatchResult, (error, tensors, part, final, parameters)))
     return m.Results(
-        _uint(fields[0]), tuple(out), _durations(fields[2]), _uint(fields[3]), _regions(fields[4])
+        uint(fields[0]),
+        tuple(out),
+        _durations(fields[2]),
+        uint(fields[3]),
+        _regions(fields[4]),
     )
 
 
 # --- Everything else, from tables --------------------------------------------------------------
 
-_region = _record(m.Region, _uint, _name, _uint, _uint, _uint)
-_regions: Check = _items(_region)
-_durations = _record(m.Durations, _uint, _uint, _uint)
-_ids = _items(_uint)
-_pairs = _items(_pair(_uint, _uint))
-_held = _record(m.HeldBatch, _uint, _pairs, _bool)
+_region = record_of(m.Region, uint, short_text, uint, uint, uint)
+_regions: Check = items_of(_region)
+_durations = record_of(m.Durations, uint, uint, uint)
+_ids = items_of(uint)
+_pairs = items_of(pair_of(uint, uint))
+_held = record_of(m.HeldBatch, uint, _pairs, flag)
 
 _FIELDS: Final[dict[m.Kind, tuple[Check, ...]]] = {
-    m.Kind.HELLO: (_secret, _name, _name, _uint, _uint, _pairs),
+    m.Kind.HELLO: (secret, short_text, short_text, uint, uint, _pairs),
     m.Kind.CANCEL: (_ids,),
     m.Kind.RELEASE: (_pairs,),
-    m.Kind.REGION: (_uint, _region),
-    m.Kind.FORGET_REGION: (_uint, _uint),
-    m.Kind.CONTROL: (_uint, _name, _parameters),
+    m.Kind.REGION: (uint, _region),
+    m.Kind.FORGET_REGION: (uint, uint),
+    m.Kind.CONTROL: (uint, short_text, parameters_map),
     m.Kind.BYE: (),
-    m.Kind.WELCOME: (_uint, _name, _name, _uint, _uint, _uint, _bool),
-    m.Kind.RELEASED: (_uint, _ids),
-    m.Kind.REPLY: (_uint, _error),
-    m.Kind.REFUSED: (_name, _string),
+    m.Kind.WELCOME: (uint, short_text, short_text, uint, uint, uint, flag),
+    m.Kind.RELEASED: (uint, _ids),
+    m.Kind.REPLY: (uint, error_or_none),
+    m.Kind.REFUSED: (short_text, text),
     m.Kind.SLOT_HELLO: (
-        _secret, _name, _name, _uint, _name, _items(_name), _uint, _uint, _name, _int,
-        _items(_held), _regions, _pairs,
+        secret, short_text, short_text, uint, short_text, items_of(short_text),
+        uint, uint, short_text, int64, items_of(_held), _regions, _pairs,
     ),
-    m.Kind.LOADED: (_uint, _error, _uint),
+    m.Kind.LOADED: (uint, error_or_none, uint),
     m.Kind.FORGOTTEN: (_ids,),
-    m.Kind.SLOT_WELCOME: (_uint, _name, _bool),
-    m.Kind.LOAD: (_uint, _name, _int, _name, _string, _name, _int, _uint),
+    m.Kind.SLOT_WELCOME: (uint, short_text, flag),
+    m.Kind.LOAD: (uint, short_text, int64, short_text, text, short_text, int64, uint),
     m.Kind.FORGET: (_ids,),
     m.Kind.ABANDON: (_pairs,),
     m.Kind.RETURN: (_pairs,),
-    m.Kind.STOP: (_uint,),
-    m.Kind.SUPERVISOR_HELLO: (_secret, _uint, _uint, _items(_pair(_name, _uint))),
-    m.Kind.SPAWNED: (_name, _uint),
-    m.Kind.EXITED: (_name, _uint, _int),
-    m.Kind.WANT: (_name, _uint, _items(_name)),
+    m.Kind.STOP: (uint,),
+    m.Kind.SUPERVISOR_HELLO: (secret, uint, uint, items_of(pair_of(short_text, uint))),
+    m.Kind.SPAWNED: (short_text, uint),
+    m.Kind.EXITED: (short_text, uint, int64),
+    m.Kind.WANT: (short_text, uint, items_of(short_text)),
 }  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.protocol import messages as m
-from naiad.protocol.codec import ARRAY_ITEMS_MAX, decode, encode, peek_version
+from naiad.protocol.checks import ARRAY_ITEMS_MAX
+from naiad.protocol.codec import decode, encode, peek_version
 from naiad.protocol.errors import Code, ProtocolError
 
 SECRET = bytes(range(16))
