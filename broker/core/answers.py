@@ -153,6 +153,13 @@ class Answers:
         message = Released(self._world.incarnation, tuple(ids))
         self._world.actions.append(TellSession(session.key, message))
 
+    def hold(self, session: Session) -> None:
+        """What was gathered before a new connection is for that one, after its WELCOME."""
+        found = self._outgoing.pop(session.key, None)
+        if found is not None:
+            session.connected = False
+            self._flush_one(found)
+
     def reopen(self, session: Session) -> None:
         """Send what could not be sent while the connection was away, and note what is outstanding.
 

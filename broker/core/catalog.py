@@ -13,12 +13,14 @@ from typing import Any, Final
 from naiad.broker.core.events import Json, SaveState, ScanRepository, SendReply
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import Instance, InstanceState
-from naiad.broker.core.models import Model, ModelState, ModelVersion
+from naiad.broker.core.models import UNLOADED, Model, ModelState, ModelVersion
 from naiad.broker.core.world import World
 from naiad.config.model import ModelConfig
 from naiad.config.names import model_name_fault
 from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError, Unavailable
 
+_DESIRED: Final = (ModelState.READY, ModelState.LOADING, ModelState.UNAVAILABLE)
+"""What a restarted broker has again. What could not be had is tried again: from LOADING."""
 SCANS_PENDING_MAX: Final = 1024
 INSTANCES_MAX: Final = 4096
 
@@ -384,7 +386,7 @@ class Catalog:
         saved = []
         for model in self._world.models.values():
             for version in model.versions.values():
-                if version.state not in (ModelState.READY, ModelState.LOADING):
+                if version.state not in _DESIRED or version.reason == UNLOADED:
                     continue
                 saved.append(
                     {

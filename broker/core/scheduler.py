@@ -239,6 +239,7 @@ class Scheduler:
                 world.actions.append(e.CloseSession(event.session, fault))
                 return
             session = world.sessions[event.session] = Session(event.session, event.role, event.pid)
+        self._answers.hold(session)
         session.connected = True
         limits = world.limits
         welcome = m.Welcome(

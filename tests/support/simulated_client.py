@@ -81,8 +81,10 @@ class SimulatedClient:
         self.leases: dict[tuple[int, int], tuple[int, int]] = {}
         """(arena, request id) to (token, offset)."""
         self.regions: dict[int, m.Region] = {}
+        self.registered: set[int] = set()
         self.free: list[tuple[int, int]] = []
-        self.calls: dict[int, str] = {}
+        self.calls: dict[int, int] = {}
+        """Region that is registered by each, 0 when it is forgotten."""
         self._next_id = 0
         self._next_call = 0
         self.left = plan.requests
@@ -245,7 +247,7 @@ class SimulatedClient:
 
     def _register(self, region: m.Region) -> None:
         self._next_call += 1
-        self.calls[self._next_call] = "register"
+        self.calls[self._next_call] = region.id
         self._send(m.RegisterRegion(self._next_call, region))
 
     def _forget_region(self) -> None:
@@ -259,7 +261,7 @@ class SimulatedClient:
                 asked.record.uses_forgotten_region = True
         del self.regions[ident]
         self._next_call += 1
-        self.calls[self._next_call] = "forget"
+        self.calls[self._next_call] = 0
         self._send(m.ForgetRegion(self._next_call, ident))
         fresh = self._next_call + 100
         self._make_region(fresh)
@@ -283,9 +285,10 @@ class SimulatedClient:
             case m.Welcome():
                 self._welcome(message)
             case m.Reply(call, error):
-                what = self.calls.pop(call)
+                region = self.calls.pop(call, 0)
                 if error is not None:
-                    raise Violation(f"{self}: {what} failed: {error}")
+                    raise Violation(f"{self}: call {call} for region {region} failed: {error}")
+                self.registered.add(region)
             case _:
                 raise Violation(f"{self} got {message}")
 
@@ -298,8 +301,8 @@ class SimulatedClient:
         self.incarnation = welcome.incarnation
         self.is_open = True
         self.calls.clear()
-        if not same:
-            for region in self.regions.values():
+        for region in self.regions.values():
+            if not same or region.id not in self.registered:
                 self._register(region)
         for ident, asked in self.held.items():
             asked.record.cancel_asked = True

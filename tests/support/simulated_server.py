@@ -32,13 +32,13 @@ SUSPICION_NS = 100 * MILLISECOND
 class Truth(Protocol):
     """Who keeps count of what happens to the editions of models."""
 
-    def worker_died(self, directory: str, is_own: bool) -> None: ...
+    def worker_died(self, load: m.Load, is_own: bool) -> None: ...
 
     def load_failed(self, directory: str) -> None: ...
 
     def load_succeeded(self, directory: str) -> None: ...
 
-    def executed(self, directory: str) -> None: ...
+    def executed(self, load: m.Load) -> None: ...
 
 
 ErrorJudge = Callable[[SimulatedClient, Record, tuple[str, str, bool]], None]
@@ -350,7 +350,7 @@ class Server:
                 config = None if error is not None else frames[0]
                 self.tell(e.InstanceLoaded(worker.key, instance, error, load_ns, config))
             case m.Results():
-                self.truth.executed(worker.load.directory)
+                self.truth.executed(worker.load)
                 self.tell(e.BatchFinished(worker.key, message, frames))
             case m.Forgotten(ids):
                 self.tell(e.RegionsForgotten(worker.key, ids))
@@ -391,7 +391,7 @@ class Server:
         self.ledger.tell(f"{worker} dies: {reason}, executing {worker.page_batch}")
         worker.die()
         if worker.load is not None and not worker.draining:
-            self.truth.worker_died(worker.load.directory, is_own)
+            self.truth.worker_died(worker.load, is_own)
         connection = worker.connection
         when_ns = self.agenda.now_ns if connection is None else connection.end()
 

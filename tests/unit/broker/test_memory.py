@@ -147,10 +147,12 @@ def test_names_are_free_again_after_unregistering() -> None:
     assert bench.replies[CLIENT, 2][0] is None
 
 
-def test_a_region_registered_twice_is_refused() -> None:
+def test_another_region_under_a_used_id_is_refused_the_same_again_is_not() -> None:
     bench = Bench()
     offered(bench, 1)
-    bench.do(e.RegionOffered(CLIENT, 5, region(1), None))
+    bench.do(e.RegionOffered(CLIENT, 4, region(1), None))
+    assert bench.replies[CLIENT, 4] == (None, {})
+    bench.do(e.RegionOffered(CLIENT, 5, region(1, size=9), None))
     error, _ = bench.replies[CLIENT, 5]
     assert error is not None
     assert error.code is Code.ALREADY_EXISTS

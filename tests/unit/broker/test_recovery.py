@@ -347,3 +347,36 @@ def test_a_release_while_the_connection_was_away_is_told_and_its_answer_again_if
     resend(bench, 1)
     assert bench.order == [("released", 1), ("answer", 1), ("released", 1)]
     assert bench.sent(slot) == []
+
+
+def test_an_answer_made_in_the_same_turn_as_the_return_counts_as_answered() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    bench.ask(1)
+    (batch,) = bench.batches[slot]
+    bench.do(e.SessionLost(CLIENT))
+    tensor = m.Tensor("Y", "UINT8", (4,), int(m.Place.INLINE), 0, 0, 4)
+    message = m.Results(batch.id, (m.BatchResult(None, (tensor,)),), m.Durations(0, 1, 0), 0, ())
+    finished = e.BatchFinished(slot, message, [bytes(4)])
+    actions = bench.do(finished, e.SessionOpened(CLIENT, "client", 1, ()))
+    kinds = [type(one) for one in actions]
+    assert kinds.index(e.TellSession) < kinds.index(e.SendAnswers)
+    bench.batches.clear()
+    resend(bench, 1)
+    assert bench.sent(slot) == []
+
+
+def test_a_model_that_could_not_be_had_is_tried_again_by_the_next_broker() -> None:
+    bench = Bench()
+    bench.load(config())
+    bench.loaded(bench.worker(), (str(Code.LOAD_FAILED), "out of memory", False))
+    bench = bench.restarted()
+    assert str(bench.model().state) == "LOADING"
+
+
+def test_an_unloaded_model_stays_away() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    bench.control("unload", model="m")
+    bench.dies(slot)
+    assert "m" not in bench.restarted().world.models
