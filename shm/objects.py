@@ -93,16 +93,6 @@ def is_same(region: Region) -> bool:
     return (found.st_dev, found.st_ino) == (region.device, region.inode)
 
 
-def current_size(region: Region) -> int:
-    """Bytes the object has now; 0 when its key no longer names it."""
-    try:
-        found = os.lstat(DIRECTORY + region.key)
-    except OSError:
-        return 0
-    same = (found.st_dev, found.st_ino) == (region.device, region.inode)
-    return found.st_size if same else 0
-
-
 def check_regular(key: str, found: os.stat_result) -> None:
     """Raise RequestError for anything but a shared memory object (text as Triton's)."""
     if not stat.S_ISREG(found.st_mode):
