@@ -6,7 +6,6 @@ with REFUSED and disturbs nobody else.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from naiad.broker.transport import Received, Transport, peer_of
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.errors import Code, NaiadError, ProtocolError, RequestError
-from naiad.shm.objects import describe, is_same
+from naiad.shm.objects import describe, is_same, verified
 
 KEY_BYTES: Final = 8
 KEY_MASK: Final = 2**63 - 1
@@ -227,20 +226,12 @@ class Clients:
 
 
 def _look_at(region: m.Region) -> NaiadError | None:
-    """Whether a client's own segment is what it says: its uid, its (device, inode), its size."""
-    with contextlib.suppress(NaiadError):
-        owner = describe(region.key, foreign=False)
-        if owner.uid != os.getuid():
-            return RequestError(
-                f"shared memory {region.key!r} belongs to another user",
-                code=Code.PERMISSION_DENIED,
-            )
-        if owner.region[2:4] == region[2:4] and owner.region.size >= region.size:
-            return None
-    return RequestError(
-        f"shared memory {region.key!r} is not the segment that was described (device"
-        f" {region.device}, inode {region.inode}, {region.size} bytes)"
-    )
+    """What is wrong with a segment that a client says is its own, or None."""
+    try:
+        verified(region, (os.getuid(),))
+    except NaiadError as fault:
+        return fault
+    return None
 
 
 def _hello_first() -> ProtocolError:

@@ -25,12 +25,14 @@ from naiad.broker.signals import Signals
 from naiad.broker.state import StateFile
 from naiad.broker.timer import Timer
 from naiad.broker.workers import Workers
+from naiad.shm.janitor import Janitor
 
 OUTBOX_RETRY_MS: Final = 5
 """libzmq does not say when a full peer reads again, so its outbox is tried at this pace."""
 IDLE_COLLECT_MS: Final = 1000
 EVENTS_PER_COLLECTION_MAX: Final = 500_000
-HOUSEKEEPING_NS: Final = 5_000_000_000
+HOUSEKEEPING_NS: Final = 1_000_000_000
+SWEPT_ENTRIES_MAX: Final = 64
 
 
 class Loop:
@@ -56,6 +58,7 @@ class Loop:
         self._state = state
         self._log = log
         self._drain_ns = drain_ns
+        self._janitor = Janitor(scheduler.world.server)
         self._timer = Timer()
         self._signals = Signals()
         self._poller = zmq.Poller()
@@ -162,6 +165,16 @@ class Loop:
             self._collect()
         return [source for source, _ in found]
 
+    def _sweep(self) -> None:
+        """Remove what dead clients and workers left in shared memory, a bounded piece at a time."""
+        swept = self._janitor.sweep(self._scheduler.world.living_keys(), SWEPT_ENTRIES_MAX)
+        if swept.removed:
+            self._log.write(
+                "info",
+                f"removed {len(swept.removed)} shared memory segments of dead processes"
+                f" ({swept.removed_bytes} bytes)",
+            )
+
     def _watch_helper(self) -> None:
         if self._helper_descriptor >= 0:
             self._poller.unregister(self._helper_descriptor)
@@ -174,6 +187,7 @@ class Loop:
         if now_ns >= self._housekeeping_ns:
             self._housekeeping_ns = now_ns + HOUSEKEEPING_NS
             self._repository.rest()
+            self._sweep()
             events += self._clients.named_regions_gone(self._scheduler.world.named_regions)
         self._perform(self._scheduler.handle(events, now_ns, time.time_ns() // 1_000_000))
         self._events_since_collection += len(events)

@@ -229,32 +229,34 @@ class Admission:
         self, session: Session, region: int, offset: int, size: int, what: str
     ) -> tuple[int, int]:
         """(the broker's region id, offset in the segment) of a range a client named."""
-        world = self._world
+        begin = 0
         if region >= NAMED_REGION_BASE:
-            known = world.regions.get(region)
-            if known is None:
+            named = self._world.named_by_id.get(region)
+            if named is None:
                 raise RequestError(
                     f"Unable to find shared memory region for {what}: it was unregistered",
                     code=Code.NOT_FOUND,
                 )
+            known, begin, limit = named.region, named.offset, named.size
         else:
-            known = session.regions.get(region)
-            if known is None:
+            own = session.regions.get(region)
+            if own is None:
                 raise RequestError(
                     f"{what}: region {region} is not registered by this client; register it first",
                     code=Code.NOT_FOUND,
                 )
-        if offset >= known.size and (size or offset > known.size):
+            known, limit = own, own.size
+        if offset >= limit and (size or offset > limit):
             raise RequestError(
                 f"Invalid offset for shared memory region: {what} begins at {offset}, the region"
-                f" has {known.size} bytes"
+                f" has {limit} bytes"
             )
-        if offset + size > known.size:
+        if offset + size > limit:
             raise RequestError(
                 f"Invalid offset + byte size for shared memory region: {what} ends at"
-                f" {offset + size}, the region has {known.size} bytes"
+                f" {offset + size}, the region has {limit} bytes"
             )
-        return known.id, offset
+        return known.id, begin + offset
 
 
 def _not_yet(field: str, feature: str) -> RequestError:

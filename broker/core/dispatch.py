@@ -390,6 +390,7 @@ class Dispatch:
                 arena = slot.arenas.get(tensor.region)
                 if arena is not None:
                     regions[arena.id] = arena
+                    self._world.lent_arenas[arena.id] = arena
                     job.session.leases[(arena.id, job.request.id)] = slot.key
 
     def _return(self, slot: Slot, session: int, request_id: int, outputs: Sequence[Tensor]) -> None:

@@ -186,8 +186,7 @@ class Memory:
                 )
             number = NAMED_REGION_BASE + world.number() % (NAMED_REGION_BASE // 2)
             mine = region._replace(id=number)
-            world.regions[number] = mine
-            world.named_regions[name] = NamedRegion(name, mine, offset, size)
+            world.name_region(NamedRegion(name, mine, offset, size))
             world.actions.append(SaveState())
             world.actions.append(SendReply(session_key, call, None, {"id": number}))
         except NaiadError as raised:
@@ -220,6 +219,8 @@ class Memory:
 
     def forget_named(self, names: tuple[str, ...]) -> None:
         gone = [one for name in names if (one := self._world.named_regions.pop(name, None))]
+        for one in gone:
+            self._world.named_by_id.pop(one.region.id, None)
         if gone:
             self._cancel_users(self._world.sessions.values(), tuple(one.region.id for one in gone))
             self._forget([one.region.id for one in gone])

@@ -194,9 +194,7 @@ class Scheduler:
 
     def _restore(self, saved: dict[str, Any]) -> None:
         for name, region, offset, size in saved["regions"]:
-            known = m.Region(*region)
-            self.world.regions[known.id] = known
-            self.world.named_regions[name] = NamedRegion(name, known, offset, size)
+            self.world.name_region(NamedRegion(name, m.Region(*region), offset, size))
         self._catalog.restore(saved["models"])
 
     def _take_actions(self) -> list[e.Action]:

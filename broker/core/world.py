@@ -68,6 +68,9 @@ class World:
         self.regions: dict[int, Region] = {}
         self.region_owner: dict[int, int] = {}
         self.named_regions: dict[str, NamedRegion] = {}
+        self.named_by_id: dict[int, NamedRegion] = {}
+        self.lent_arenas: dict[int, Region] = {}
+        """Worker arenas that leases point into, also when their worker is dead."""
         self.draining = False
         self.recovering = False
         self._number = first_number
@@ -95,6 +98,18 @@ class World:
     def wake(self, model: ModelVersion) -> None:
         """The model's queue or instances changed: look at it once all events are handled."""
         self.dirty[model] = None
+
+    def name_region(self, named: NamedRegion) -> None:
+        self.regions[named.region.id] = named.region
+        self.named_regions[named.name] = named
+        self.named_by_id[named.region.id] = named
+
+    def living_keys(self) -> set[str]:
+        """Segments that must stay although their owner may be dead, or that surely live."""
+        leased = {arena for session in self.sessions.values() for arena, _ in session.leases}
+        self.lent_arenas = {i: one for i, one in self.lent_arenas.items() if i in leased}
+        arenas = [one for slot in self.slots.values() for one in slot.arenas.values()]
+        return {one.key for one in (*self.lent_arenas.values(), *arenas, *self.regions.values())}
 
     def forget_lookups(self) -> None:
         self.found.clear()

@@ -137,7 +137,6 @@ def test_bytes_that_are_not_the_tensors_are_refused(
     assert str(size) in fault.message
 
 
-@pytest.mark.xfail(strict=True, reason="the broker does not apply the registration's offset yet")
 def test_only_the_registered_part_is_used(client: Client, region: NamedRegion) -> None:
     given = image(2)
     region.write(SIZE, given)
