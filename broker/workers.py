@@ -207,8 +207,8 @@ class Workers:
         truncated = self._truncated(process)
         self._drop(process)
         ordered = process.kill_reason not in ("", "it stopped answering")
-        executing = 0 if page is None else page.executing
-        return e.SlotDied(process.key, reason, executing, ordered, truncated)
+        executing, begun = (0, 0) if page is None else (page.executing, page.begun)
+        return e.SlotDied(process.key, reason, executing, ordered, truncated, begun)
 
     def _reason(self, process: _Process, page: PageState | None) -> str:
         if process.kill_reason:

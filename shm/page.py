@@ -17,13 +17,14 @@ from typing import Final, NamedTuple, Self
 
 PAGE_BYTES: Final = 4096
 MAGIC: Final = b"NAIADPG1"
-_LAYOUT: Final = struct.Struct("<8sQQQIIQ")
+_LAYOUT: Final = struct.Struct("<8sQQQIIQQ")
 
 _EXECUTING: Final = 1
 _STARTED: Final = 2
 _EXECUTIONS: Final = 3
 _PHASE_AND_PID: Final = 4
 _IO_FAULTS: Final = 5
+_BEGUN: Final = 6
 """Indexes of 64-bit words. Every field is written as one aligned word, so that a process killed
 between two instructions never leaves half a number (struct.pack_into writes byte by byte)."""
 
@@ -38,7 +39,11 @@ class Phase(IntEnum):
 
 
 class PageState(NamedTuple):
-    """What a page says. `executing` is a batch id, 0 for none; `started_ns` is CLOCK_MONOTONIC."""
+    """What a page says. `executing` is a batch id, 0 for none; `started_ns` is CLOCK_MONOTONIC.
+
+    `begun` is the newest batch that was ever executing: one that has ended since may still be
+    executed again if its results died on their way.
+    """
 
     executing: int
     started_ns: int
@@ -46,6 +51,7 @@ class PageState(NamedTuple):
     phase: int
     pid: int
     io_faults: int
+    begun: int
 
 
 class SlotPage:
@@ -66,7 +72,7 @@ class SlotPage:
         temporary = f"{self.path}.{os.getpid()}"
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            start = _LAYOUT.pack(MAGIC, 0, 0, 0, Phase.EMPTY, os.getpid(), 0)
+            start = _LAYOUT.pack(MAGIC, 0, 0, 0, Phase.EMPTY, os.getpid(), 0, 0)
             os.write(descriptor, start.ljust(PAGE_BYTES, b"\0"))
             self._map = mmap.mmap(descriptor, PAGE_BYTES)
             os.rename(temporary, self.path)
@@ -81,6 +87,7 @@ class SlotPage:
         """Batch `batch` is executed from now on: if the process dies, this one is suspect."""
         words = self._words
         words[_STARTED] = now_ns
+        words[_BEGUN] = batch
         words[_EXECUTING] = batch
 
     def end(self) -> None:
@@ -121,10 +128,8 @@ class PageReader:
         content = os.pread(self._descriptor, _LAYOUT.size, 0)
         if len(content) != _LAYOUT.size:
             return None
-        magic, executing, started_ns, executions, phase, pid, io_faults = _LAYOUT.unpack(content)
-        if magic != MAGIC:
-            return None
-        return PageState(executing, started_ns, executions, phase, pid, io_faults)
+        magic, *fields = _LAYOUT.unpack(content)
+        return PageState(*fields) if magic == MAGIC else None
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -47,6 +47,12 @@ class Admission:
         world = self._world
         job = self.prepare(session, request, frames)
         model = job.model
+        if not job.retryable and request.attempt > 1:
+            raise Unavailable(
+                f"the connection broke while '{model.name}' had this request; it may have been"
+                " executed, and may not be run twice",
+                code=Code.CONNECTION_LOST,
+            )
         level = model.level_policy(request.priority)
         if level.size_max and self._is_full(model, level):
             model.statistics.rejected_count += 1

@@ -116,6 +116,8 @@ class SlotDied(NamedTuple):
 
     `executing` is the batch named in its slot page (0: none). `ordered` is true when the broker
     itself had it killed or stopped. `truncated` lists broker region ids that shrank meanwhile.
+    `begun` is the newest batch it ever began: that one and older ones may have been executed,
+    whether or not their results came.
     """
 
     slot: int
@@ -123,6 +125,7 @@ class SlotDied(NamedTuple):
     executing: int
     ordered: bool
     truncated: tuple[int, ...] = ()
+    begun: int = 0
 
 
 class InstanceLoaded(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from naiad.broker.core.answers import Answers, not_ready_error
 from naiad.broker.core.dispatch import Dispatch, is_drained
-from naiad.broker.core.events import KillSlot, SaveState, TellSlot, TellSupervisor
+from naiad.broker.core.events import KillSlot, SaveState, SlotDied, TellSlot, TellSupervisor
 from naiad.broker.core.instances import Instance, InstanceState, Slot
 from naiad.broker.core.job import Job, JobState
 from naiad.broker.core.models import UNLOADED, ModelState, ModelVersion
@@ -198,15 +198,14 @@ class Fleet:
 
     # --- slots die ---------------------------------------------------------------------
 
-    def died(
-        self, slot: Slot, reason: str, executing: int, ordered: bool, truncated: tuple[int, ...]
-    ) -> None:
+    def died(self, slot: Slot, event: SlotDied) -> None:
         """A worker is dead for certain: requeue what was not executing, judge what was."""
         world = self._world
+        reason = event.reason
         world.slots.pop(slot.key, None)
         instance = slot.instance
         if instance is None:
-            self._settle_jobs(slot, reason, executing, truncated)
+            self._settle_jobs(slot, event)
             self.assign()
             self.want()
             return
@@ -215,20 +214,19 @@ class Fleet:
             model.idle.remove(slot)
         if slot.current is not None:
             model.executing -= len(slot.current.jobs)
-        expected = ordered or slot.stopping
-        if not expected:
+        if not slot.stopping:
             world.counters.worker_deaths[reason] += 1
             world.log(
                 "warning", f"worker {slot.name} pid {slot.pid} ({instance.name}) died: {reason}"
             )
-        guilty = self._settle_jobs(slot, reason, executing, truncated)
+        guilty = self._settle_jobs(slot, event)
         instance.slot = None
         is_left = model.state is ModelState.UNLOADING and not len(model.queue)
         if instance.state is InstanceState.DRAINING or is_left:
             self._exit(instance)
             self.check_retired()
         elif instance.state not in (InstanceState.FATAL, InstanceState.EXITED):
-            self._restart(instance, reason, counts=not guilty and not ordered)
+            self._restart(instance, reason, counts=not guilty and not event.ordered)
         world.wake(model)
         self.assign()
         self.want()
@@ -297,15 +295,15 @@ class Fleet:
         self.assign()
         self.want()
 
-    def _settle_jobs(
-        self, slot: Slot, reason: str, executing: int, truncated: tuple[int, ...]
-    ) -> bool:
+    def _settle_jobs(self, slot: Slot, event: SlotDied) -> bool:
         """Requeue or fail what the dead worker had; True if it was a request's doing, as far as
         one can tell: poison, a truncated region, or a suspect that was alone."""
         guilty = False
+        reason, truncated = event.reason, event.truncated
         again: list[Job] = []
         for batch in (*slot.batches(), *slot.held.values()):
-            suspected = batch.id == executing
+            suspected = batch.id == event.executing
+            begun = suspected or batch.id <= event.begun
             live = [job for job in batch.jobs if job is not None]
             alone = len(live) == 1 and not batch.keys
             for job in live:
@@ -321,16 +319,16 @@ class Fleet:
                     self._answers.fail(job, _truncated(job))
                 elif suspected and self._judge(job, alone, reason):
                     guilty = True
-                elif suspected and not job.retryable:
+                elif begun and not job.retryable:
                     self._answers.fail(job, _died(job, reason))
                 else:
                     guilty = guilty or (suspected and alone and job.suspect)
                     if suspected and not truncated:
                         job.suspect = True
-                    if suspected:
+                    if begun:
                         self._world.counters.reexecutions["worker_died"] += 1
                     again.append(job)
-            if suspected and batch.keys:
+            if begun and batch.keys:
                 self._world.counters.reexecutions["broker_restart"] += batch.jobs.count(None)
         slot.current = slot.early = None
         slot.held.clear()

@@ -386,7 +386,7 @@ class Scheduler:
         self._recovery.heard(event.slot)
         slot = self.world.slots.get(event.slot)
         if slot is not None:
-            self._fleet.died(slot, event.reason, event.executing, event.ordered, event.truncated)
+            self._fleet.died(slot, event)
 
     def _instance_loaded(self, event: e.InstanceLoaded) -> None:
         slot = self.world.slots.get(event.slot)

@@ -268,6 +268,7 @@ class Simulation:
             Code.NOT_READY: record.model in self.troubled,
             Code.UNAVAILABLE: record.model in self.troubled,
             Code.WORKER_DIED: retry is not None,
+            Code.CONNECTION_LOST: retry is not None,
             Code.DRAINING: self.is_draining,
         }
         if not legitimate.get(Code(code), False):
