@@ -3,7 +3,10 @@
 Loads only pyzmq, msgpack, numpy and posix_ipc beyond the standard library.
 """
 
-from naiad.client.aio import AsyncClient
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from naiad.client.arguments import prepare
 from naiad.client.futures import Future
 from naiad.client.memory import ClientRegion
@@ -20,6 +23,9 @@ from naiad.protocol.errors import (
     RequestError,
     Unavailable,
 )
+
+if TYPE_CHECKING:
+    from naiad.client.aio import AsyncClient
 
 __all__ = [
     "AsyncClient",
@@ -42,3 +48,12 @@ __all__ = [
     "prepare",
     "to_bfloat16",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """asyncio takes a third of the time of an import: it is loaded when it is used."""
+    if name == "AsyncClient":
+        from naiad.client.aio import AsyncClient
+
+        return AsyncClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

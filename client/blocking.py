@@ -194,6 +194,11 @@ class BlockingDriver:
         """Until it is done, driving the socket or following who does. False: not in time."""
         deadline_ns = 0 if timeout_s is None else _now_ns() + max(0, int(timeout_s * 1e9)) + 1
         me = threading.get_ident()
+        if self.leader == me:
+            raise RequestError(
+                "a callback must not wait for an answer: it runs in the thread that receives them;"
+                " submit with another callback instead"
+            )
         while waitable.state is PENDING:
             ticket: threading.Lock | None = None
             try:
@@ -202,11 +207,6 @@ class BlockingDriver:
                         break
                     if self.leader == 0:
                         self.leader = me
-                    elif self.leader == me:
-                        raise RequestError(
-                            "a callback must not wait for an answer: it runs in the thread that"
-                            " receives them; submit with another callback instead"
-                        )
                     else:
                         ticket = self._follow(waitable)
                 if ticket is None:

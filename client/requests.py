@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from naiad.protocol import messages as m
-from naiad.protocol.codec import NAME_BYTES_MAX, RANK_MAX, STRING_BYTES_MAX, TIMEOUT_US_MAX, encode
+from naiad.protocol.checks import NAME_BYTES_MAX, RANK_MAX, STRING_BYTES_MAX, TIMEOUT_US_MAX
+from naiad.protocol.codec import encode
 from naiad.protocol.datatypes import ITEM_BYTES
 from naiad.protocol.errors import RequestError
 
