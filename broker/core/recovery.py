@@ -225,13 +225,17 @@ class Recovery:
         """The same worker on a new connection: batches lost on the way are queued again."""
         self._welcome(slot, keep=not slot.stopping)
         instance = slot.instance
-        if instance is not None and instance.state is InstanceState.LOADING and not hello.instance:
+        # What was decided in this very turn goes out on the new connection: it is not lost.
+        now_ns = self._world.now_ns
+        is_loading = instance is not None and instance.state is InstanceState.LOADING
+        if is_loading and not hello.instance and slot.loading_since_ns < now_ns:
+            assert instance is not None
             self._fleet.send_load(slot, instance)  # the first one was lost with the connection
         held = {batch.id for batch in hello.held}
         for arena in hello.arenas:
             slot.arenas[arena.id] = arena
         self._memory.sweep_leases(slot, hello.leases)
-        lost = [batch for batch in slot.batches() if batch.id not in held]
+        lost = [one for one in slot.batches() if one.id not in held and one.sent_ns < now_ns]
         self._forget_lost_regions(slot, lost)
         again: list[Job] = []
         for batch in lost:

@@ -64,7 +64,7 @@ class Signature:
             _check_unique([tensor[0] for tensor in inputs], "input")
         rows = -1
         rows_max = self.rows_max
-        key: list[object] | None = [] if self._keyed else None
+        key: list[tuple[str, tuple[int, ...]]] | None = [] if self._keyed else None
         for tensor in inputs:
             name, datatype, shape, _, _, _, size = tensor
             spec = specs.get(name)
@@ -109,16 +109,20 @@ class Signature:
             elif size < count * LENGTH_PREFIX_BYTES or (count == 0 and size):
                 raise self._wrong_size(name, count * LENGTH_PREFIX_BYTES, size, " or more")
             if key is not None:
-                if self._optional:
-                    key.append(name)
                 if spec[5]:
-                    key.append(shape[1:] if rows_max else shape)
+                    key.append((name, shape[1:] if rows_max else shape))
+                elif self._optional:
+                    key.append((name, ()))
         if rows == 0:
             raise RequestError(
                 f"batch size 0 in a request for '{self.model}': expected 1 to {rows_max} in the"
                 " first dimension of each input"
             )
-        return (rows if rows > 0 else 1), (tuple(key) if key is not None else None)
+        if key is None:
+            return (rows if rows > 0 else 1), None
+        if len(key) > 1:
+            key.sort()  # by name: clients may list the same inputs in any order
+        return (rows if rows > 0 else 1), tuple(key)
 
     def _check_outputs(self, request: InferRequest) -> None:
         names = [output.name for output in request.outputs]

@@ -240,9 +240,7 @@ class Bench:
         message = m.Results(batch.id, tuple(results), m.Durations(0, took_ns, 0), 0, ())
         self.do(e.BatchFinished(slot, message, [b"\0" * size]))
 
-    def dies(
-        self, slot: int, *, executing: int = 0, ordered: bool = False, begun: int = 0
-    ) -> None:
+    def dies(self, slot: int, *, executing: int = 0, ordered: bool = False, begun: int = 0) -> None:
         self.batches.pop(slot, None)
         self.do(e.SlotDied(slot, "SIGKILL", executing, ordered, (), begun))
 

@@ -12,7 +12,6 @@ from random import Random
 from naiad.broker.core import events as e
 from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.world import Limits
-from naiad.protocol import messages as m
 from naiad.protocol.errors import Code
 from support.simulated_chaos import DISTURBANCES, Disturbance
 from support.simulated_checks import check_empty
@@ -227,13 +226,11 @@ class Simulation:
 
     # --- what is true --------------------------------------------------------------------
 
-    def worker_died(self, load: m.Load, is_own: bool) -> None:
-        """`is_own`: it was a poison request's doing, for which no model may be given up."""
-        if is_own:
-            return
-        self._deaths[load.directory, load.version] += 1
-        if self._deaths[load.directory, load.version] >= DEATHS_SUSPICIOUS:
-            self._gave_up(load.directory)
+    def worker_died(self, directory: str, version: int) -> None:
+        """Not told when it was a poison request's doing, for which no model may be given up."""
+        self._deaths[directory, version] += 1
+        if self._deaths[directory, version] >= DEATHS_SUSPICIOUS:
+            self._gave_up(directory)
 
     def load_failed(self, directory: str) -> None:
         self._gave_up(directory)
@@ -241,8 +238,8 @@ class Simulation:
     def load_succeeded(self, directory: str) -> None:
         self._served.add(directory)
 
-    def executed(self, load: m.Load) -> None:
-        self._deaths[load.directory, load.version] = 0
+    def executed(self, directory: str, version: int) -> None:
+        self._deaths[directory, version] = 0
 
     def _gave_up(self, directory: str) -> None:
         name = directory.split("/")[2]

@@ -32,13 +32,13 @@ SUSPICION_NS = 100 * MILLISECOND
 class Truth(Protocol):
     """Who keeps count of what happens to the editions of models."""
 
-    def worker_died(self, load: m.Load, is_own: bool) -> None: ...
+    def worker_died(self, directory: str, version: int) -> None: ...
 
     def load_failed(self, directory: str) -> None: ...
 
     def load_succeeded(self, directory: str) -> None: ...
 
-    def executed(self, load: m.Load) -> None: ...
+    def executed(self, directory: str, version: int) -> None: ...
 
 
 ErrorJudge = Callable[[SimulatedClient, Record, tuple[str, str, bool]], None]
@@ -350,7 +350,7 @@ class Server:
                 config = None if error is not None else frames[0]
                 self.tell(e.InstanceLoaded(worker.key, instance, error, load_ns, config))
             case m.Results():
-                self.truth.executed(worker.load)
+                self.truth.executed(worker.load.directory, worker.load.version)
                 self.tell(e.BatchFinished(worker.key, message, frames))
             case m.Forgotten(ids):
                 self.tell(e.RegionsForgotten(worker.key, ids))
@@ -390,8 +390,6 @@ class Server:
             return
         self.ledger.tell(f"{worker} dies: {reason}, executing {worker.page_batch}")
         worker.die()
-        if worker.load is not None and not worker.draining:
-            self.truth.worker_died(worker.load, is_own)
         connection = worker.connection
         when_ns = self.agenda.now_ns if connection is None else connection.end()
 
@@ -399,6 +397,10 @@ class Server:
             self._slots.pop(worker.key, None)
             self.workers.pop(worker.key, None)
             ordered = self._ordered.pop(worker.key, None) is not None
+            slot = self.scheduler.world.slots.get(worker.key)
+            if slot is not None and slot.instance is not None and not is_own:
+                model = slot.instance.model
+                self.truth.worker_died(model.directory, model.version)
             self.tell(e.SlotDied(worker.key, reason, worker.page_batch, ordered))
             self.supervisor.exited()
 

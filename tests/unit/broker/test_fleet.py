@@ -288,6 +288,7 @@ def test_a_load_that_was_lost_is_told_again() -> None:
     bench = Bench()
     bench.load(config())
     slot = bench.worker()
+    bench.wait(1)
     bench.do(e.SlotOpened(slot, bench.hello(slot), slot))
     loads = [one for one in bench.told[slot] if type(one) is m.Load]
     assert len(loads) == 2
@@ -303,12 +304,27 @@ def test_a_lost_batch_is_queued_again_in_its_order_and_its_regions_are_told_agai
     source = m.Tensor("X", "UINT8", (4,), int(m.Place.REGION), 1, 0, 4)
     bench.do(e.RequestsArrived(CLIENT, (bench.request(1, inputs=(source,)),), []))
     lost = bench.batches[slot].pop()
+    bench.wait(1)
     hello = bench.hello(slot, instance=instance.id, model="m", version=1)
     bench.do(e.SlotOpened(slot, hello, slot))
     (again,) = bench.batches[slot]
     assert [one.id for one in again.requests] == [1]
     assert again.regions == lost.regions
     assert again.id > lost.id
+
+
+def test_what_is_decided_in_the_turn_of_the_hello_is_not_lost() -> None:
+    bench = Bench()
+    bench.load(config(**parameters(max_queue_size=1)))
+    slot = bench.worker()
+    bench.do(e.SlotOpened(slot, bench.hello(slot), slot))
+    assert len([one for one in bench.told[slot] if type(one) is m.Load]) == 1
+    bench.loaded(slot)
+    bench.client()
+    burst = tuple(bench.request(ident) for ident in (1, 2, 3))
+    hello = bench.hello(slot, instance=bench.instance(slot).id)
+    bench.do(e.RequestsArrived(CLIENT, burst, [bytes(4)]), e.SlotOpened(slot, hello, slot))
+    assert bench.sent(slot) == [[1]]
 
 
 def test_a_held_batch_is_not_sent_again() -> None:

@@ -247,6 +247,7 @@ def test_a_return_lost_with_the_workers_connection_is_told_again() -> None:
     lease = lent(bench, slot)
     bench.do(e.LeasesReleased(CLIENT, (lease,)))
     bench.told[slot].clear()
+    bench.wait(1)
     hello = bench.hello(slot, instance=bench.instance(slot).id, leases=((CLIENT, 1), (CLIENT, 2)))
     bench.do(e.SlotOpened(slot, hello, slot))
     returned = [one for one in bench.told[slot] if type(one) is m.Return]
