@@ -24,10 +24,12 @@ from naiad.protocol.codec import decode, encode
 from naiad.protocol.endpoints import Endpoints
 from naiad.protocol.errors import NaiadError, ProtocolError
 from naiad.shm.objects import describe
-from naiad.shm.page import PageReader, PageState
+from naiad.shm.page import PageReader, PageState, Phase
 
 SUSPICION_NS: Final = 100_000_000
 """From a lost connection to SIGKILL: time to say hello again on a new one."""
+LEAVING_NS: Final = 120_000_000_000
+"""For a worker that ended its connection in order to unload; its own grace is shorter."""
 STATUS_WAIT_NS: Final = 50_000_000
 """How long a death waits for the supervisor's word on how it came about."""
 REGIONS_CHECKED_MAX: Final = 1024
@@ -149,6 +151,7 @@ class Workers:
     def disconnected(self) -> list[e.Event]:
         """Lost connections become suspicions; the clock starts."""
         now_ns = time.monotonic_ns()
+        events: list[e.Event] = []
         for descriptor in self.transport.disconnected():
             process = self._by_descriptor.pop(descriptor, None)
             if process is None or process.dead_since_ns or process.peer is None:
@@ -157,11 +160,16 @@ class Workers:
                 continue
             self._by_peer.pop(process.peer, None)
             process.peer = None
-            if not process.kill_at_ns:
+            if process.kill_at_ns:
+                continue
+            self._suspects[process.key] = process
+            if _is_leaving(process):
+                process.kill_at_ns = now_ns + LEAVING_NS
+                events.append(e.SlotSilent(process.key))
+            else:
                 process.kill_at_ns = now_ns + SUSPICION_NS
-                self._suspects[process.key] = process
                 self._liveness.signal(process.key, signal.SIGUSR1)
-        return []
+        return events
 
     # --- suspicion and death -----------------------------------------------------------
 
@@ -314,6 +322,12 @@ class Workers:
                 process.page = PageReader.open(self._endpoints.page_path(entry["name"]))
             self._liveness.watch(key, is_slot=True, pid=pid, pidfd=pidfd)
         return events
+
+
+def _is_leaving(process: _Process) -> bool:
+    """Whether the worker said on its page that it has nothing left to do but to unload."""
+    page = process.page.read() if process.page is not None else None
+    return page is not None and page.phase in (Phase.UNLOADING, Phase.DONE)
 
 
 def _json(payload: list[bytes]) -> dict[str, Any]:

@@ -103,10 +103,11 @@ class WorkerLoop:
             return stopping.code
 
     def close(self) -> None:
-        """The end, in order: 1. flush the last results; 2. unload; 3. unlink unused segments."""
+        """The end, in order: 1. say on the page that the connection ends on purpose; 2. flush the
+        last results; 3. unload; 4. unlink unused segments."""
+        self._page.set_phase(Phase.UNLOADING)
         self._transport.close()
         if self._execution is not None:
-            self._page.set_phase(Phase.UNLOADING)
             try:
                 self._execution.backend.unload()
             except Exception as fault:

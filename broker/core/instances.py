@@ -71,7 +71,9 @@ class Instance:
 
     @property
     def serves(self) -> bool:
-        return self.state in (InstanceState.READY, InstanceState.BUSY)
+        """Whether it can take work now or after what it runs; not when it is being fenced."""
+        is_up = self.state in (InstanceState.READY, InstanceState.BUSY)
+        return is_up and not (self.slot is not None and self.slot.silent)
 
 
 class Slot:
