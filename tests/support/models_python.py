@@ -83,6 +83,19 @@ HANGS_IN_FINALIZE = python_model(
 )
 """After it said so by a file `finalizing.<pid>` in the model's directory."""
 
+TAKES_ITS_TIME_TO_FINALIZE = python_model(
+    "return [output(array_of(request)) for request in requests]",
+    more="""
+    def initialize(self, args):
+        self.directory = args["model_repository"]
+
+    def finalize(self):
+        time.sleep(0.6)
+        open(self.directory + ".finalized", "a").write("x")
+    """,
+)
+"""And then adds a letter to the file `<model>.finalized` beside the model's directory."""
+
 CONTRADICTS_ITS_CONFIG = python_model(
     "return [output(array_of(request)) for request in requests]",
     more="""
