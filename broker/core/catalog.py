@@ -283,7 +283,7 @@ class Catalog:
         self._world.forget_lookups()
         for version in old:
             self._move_queue(version, model)
-            if version.state is not ModelState.UNLOADING:
+            if version.state is not ModelState.UNLOADING and version.reason != UNLOADED:
                 self.fleet.retire(version)
         if all(version.state is ModelState.READY for version in model.versions.values()):
             self._settle_serving(model)
