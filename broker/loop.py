@@ -189,6 +189,7 @@ class Loop:
             self._repository.rest()
             self._sweep()
             events += self._clients.named_regions_gone(self._scheduler.world.named_regions)
+            events += self._workers.shortages()
         self._perform(self._scheduler.handle(events, now_ns, time.time_ns() // 1_000_000))
         self._events_since_collection += len(events)
         if self._events_since_collection > EVENTS_PER_COLLECTION_MAX:

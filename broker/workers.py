@@ -48,6 +48,8 @@ class _Process:
         self.kill_at_ns = 0
         self.kill_reason = ""
         self.dead_since_ns = 0
+        self.faults_told = 0
+        """Of the faults on its page."""
         self.regions: dict[int, m.Region] = {}
 
 
@@ -193,6 +195,16 @@ class Workers:
             process.dead_since_ns = time.monotonic_ns()
             self._suspects[process.key] = process
 
+    def shortages(self) -> list[e.Event]:
+        """How often workers found no room in shared memory since the last call."""
+        new = 0
+        for process in self._processes.values():
+            page = process.page.read() if process.page is not None else None
+            if page is not None and page.io_faults > process.faults_told:
+                new += page.io_faults - process.faults_told
+                process.faults_told = page.io_faults
+        return [e.RoomWasShort(new)] if new else []
+
     def settled_deaths(self, now_ns: int) -> list[e.Event]:
         """Deaths whose reason is known by now, and kills that are due."""
         events: list[e.Event] = []
@@ -200,7 +212,7 @@ class Workers:
             if process.dead_since_ns:
                 knows = self._supervisor is None or process.pid in self._statuses
                 if knows or now_ns >= process.dead_since_ns + STATUS_WAIT_NS:
-                    events.append(self._died(process))
+                    events += [*self.shortages(), self._died(process)]
             elif process.kill_at_ns and now_ns >= process.kill_at_ns:
                 process.kill_at_ns = 0
                 process.kill_reason = process.kill_reason or "it stopped answering"

@@ -162,6 +162,12 @@ class RepositoryScanned(NamedTuple):
     fault: str | None
 
 
+class RoomWasShort(NamedTuple):
+    """So many more outputs went inline, because workers found no room in shared memory."""
+
+    outputs: int
+
+
 class TimePassed(NamedTuple):
     pass
 
@@ -192,6 +198,7 @@ Event = (
     | RegionsForgotten
     | SupervisorOpened
     | RepositoryScanned
+    | RoomWasShort
     | TimePassed
     | DrainAsked
 )

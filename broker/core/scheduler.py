@@ -114,6 +114,7 @@ class Scheduler:
             e.RegionsForgotten: lambda event: None,
             e.SupervisorOpened: lambda event: self._fleet.want(again=True),
             e.RepositoryScanned: lambda event: self._catalog.scanned(*event),
+            e.RoomWasShort: self._room_was_short,
             e.TimePassed: lambda event: None,
             e.DrainAsked: lambda event: self.drain(event.until_ns),
         }
@@ -392,6 +393,9 @@ class Scheduler:
         slot = self.world.slots.get(event.slot)
         if slot is not None:
             self._fleet.loaded(slot, event.instance, event.error, event.load_ns, event.config)
+
+    def _room_was_short(self, event: e.RoomWasShort) -> None:
+        self.world.counters.inline_fallbacks += event.outputs
 
     def _batch_finished(self, event: e.BatchFinished) -> None:
         slot = self.world.slots.get(event.slot)

@@ -103,6 +103,8 @@ class ServerCounters:
         self.early_batches = 0
         self.protocol_errors = 0
         self.dropped_sessions = 0
+        self.inline_fallbacks = 0
+        """Outputs sent inline because there was no room in shared memory."""
 
     def to_json(self) -> Json:
         return {
@@ -114,4 +116,5 @@ class ServerCounters:
             "early_batches": self.early_batches,
             "protocol_errors": self.protocol_errors,
             "dropped_sessions": self.dropped_sessions,
+            "inline_fallbacks": self.inline_fallbacks,
         }
