@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from benchmarks import native
 from benchmarks.closed_loop import Measured
-from benchmarks.processes import Cpu, cpu_of, machine_busy_seconds, wait_for_quiet
+from benchmarks.processes import Cpu, cpu_of, end_on_sigterm, machine_busy_seconds, wait_for_quiet
 
 from naiad.client import Client
 from naiad.testing.server import Server, serve
@@ -29,8 +29,8 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent / "model_repository"
 BARS_US: Final = {"broker": 35.0, "worker": 18.0, "client": 17.0}
 """At BAR_IN_FLIGHT requests in flight."""
 BAR_IN_FLIGHT: Final = 64
-TRIES_MAX: Final = 5
-QUIET_WAIT_SECONDS_MAX: Final = 20.0
+TRIES_MAX: Final = 3
+QUIET_WAIT_SECONDS_MAX: Final = 10.0
 
 
 class Round(NamedTuple):
@@ -44,6 +44,7 @@ class Round(NamedTuple):
 
 def main() -> int:
     options = _options()
+    end_on_sigterm()
     with serve(
         options.repository,
         arguments=["--control-mode", "explicit", "--load-model", options.model, "--spares", "0"],

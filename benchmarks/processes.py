@@ -7,6 +7,8 @@ measurement is of no use and its caller says so.
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -75,3 +77,8 @@ def wait_for_quiet(cores_max: float, seconds_max: float) -> bool:
         if machine_busy_seconds() - before <= cores_max * QUIET_SECONDS:
             return True
     return False
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM unwind the stack, so that servers which were started are stopped."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from benchmarks import workloads
 from benchmarks.closed_loop import Measured
 from benchmarks.peer_servers import Triton
-from benchmarks.processes import cpu_of, family_of, wait_for_quiet
+from benchmarks.processes import cpu_of, end_on_sigterm, family_of, wait_for_quiet
 from benchmarks.workloads import Bar, Load
 
 from naiad.testing.server import Server, serve
@@ -56,6 +56,7 @@ class Verdict(NamedTuple):
 
 def main() -> int:
     options = _options()
+    end_on_sigterm()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="naiad-versus-")))
         context = workloads.context_of(options, folder)
