@@ -45,6 +45,12 @@ class Admission:
 
     def _queue(self, session: Session, request: InferRequest, frames: Frames) -> None:
         world = self._world
+        if world.draining:
+            raise Unavailable(
+                "Server is stopping, scheduler for model has stopped accepting new inference"
+                " requests",
+                code=Code.DRAINING,
+            )
         job = self.prepare(session, request, frames)
         model = job.model
         if not job.retryable and request.attempt > 1:
@@ -92,7 +98,7 @@ class Admission:
     def prepare(self, session: Session, request: InferRequest, frames: Frames) -> Job:
         """A job for a request that passed every check but is in no queue yet.
 
-        Raises NaiadError: unknown model, wrong tensors, over a budget, draining.
+        Raises NaiadError: unknown model, wrong tensors, over a budget.
         """
         world = self._world
         limits = world.limits
@@ -101,12 +107,6 @@ class Admission:
                 f"{len(session.jobs)} requests in flight, at most {limits.session_requests_max}"
                 " per client; wait for answers",
                 code=Code.BUDGET_EXCEEDED,
-            )
-        if world.draining:
-            raise Unavailable(
-                "Server is stopping, scheduler for model has stopped accepting new inference"
-                " requests",
-                code=Code.DRAINING,
             )
         key = (request.model, request.version)
         model = world.found.get(key)
@@ -180,7 +180,8 @@ class Admission:
                 f"Request for unknown model: '{name}' has no available versions"
                 + (f" ({reasons})" if reasons else ""),
                 code=Code.NOT_FOUND,
-                retryable=ModelState.LOADING in states,
+                retryable=ModelState.LOADING in states
+                or any(one.next_retry_ns > 0 for one in model.all_versions()),
             )
         found = model.versions.get(version) or model.incoming.get(version)
         if found is None:

@@ -334,7 +334,7 @@ class Dispatch:
             outputs = result.outputs
             if job.state is not JobState.EXECUTING:
                 world.counters.late_results += 1
-                self._return(slot, job.session.key, job.request.id, outputs)
+                self.give_back(slot, job.session.key, job.request.id, outputs)
                 self._answers.release(job)
                 continue
             error = result.error
@@ -393,7 +393,9 @@ class Dispatch:
                     self._world.lent_arenas[arena.id] = arena
                     job.session.leases[(arena.id, job.request.id)] = slot.key
 
-    def _return(self, slot: Slot, session: int, request_id: int, outputs: Sequence[Tensor]) -> None:
+    def give_back(
+        self, slot: Slot, session: int, request_id: int, outputs: Sequence[Tensor]
+    ) -> None:
         if any(tensor.place == _LEASE for tensor in outputs):
             self._world.actions.append(TellSlot(slot.key, m.Return(((session, request_id),)), []))
 
@@ -410,7 +412,7 @@ class Dispatch:
             elif job.state is JobState.EXECUTING:
                 self.deliver(slot, job, result, frames)
             else:
-                self._return(slot, *key, result.outputs)
+                self.give_back(slot, *key, result.outputs)
                 self._answers.release(job)
 
     def deliver(self, slot: Slot, job: Job, result: m.BatchResult, frames: Frames) -> None:
@@ -452,7 +454,7 @@ class Dispatch:
         """Results whose clients did not come back in time are given up."""
         for (session, request_id), (result, _, slot) in self.orphans.items():
             self._world.counters.late_results += 1
-            self._return(slot, session, request_id, result.outputs)
+            self.give_back(slot, session, request_id, result.outputs)
         self.orphans.clear()
 
     # --- deadlines and cancel ----------------------------------------------------------

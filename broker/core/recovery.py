@@ -45,6 +45,7 @@ class Recovery:
         """Entries of an earlier broker's ledger that have not been heard of yet."""
         self._waiting: dict[Session, dict[int, tuple[m.InferRequest, Frames]]] = {}
         self._cancelled: dict[tuple[Session, int], None] = {}
+        self._refused: dict[tuple[int, int], tuple[Session, m.InferRequest, Frames]] = {}
 
     def start(self, ledger: Sequence[Json]) -> None:
         """Slots that an earlier broker knew; empty means a fresh start."""
@@ -122,15 +123,15 @@ class Recovery:
             try:
                 job = self._admission.prepare(session, request, frames)
             except NaiadError as fault:
+                self._dispatch.give_back(slot, *key, result.outputs)
                 self._answers.refuse(session, request.id, fault)
                 return
             self._dispatch.deliver(slot, job, result, result_frames)
             return
-        for slot in world.slots.values():
-            for batch in (*slot.held.values(), *slot.batches()):
-                if key in batch.keys:
-                    self._join(session, request, frames, batch, batch.keys.index(key))
-                    return
+        copy = self._copy_of(key)
+        if copy is not None:
+            self._join(session, request, frames, *copy)
+            return
         if world.recovering:
             self._wait(session, request, frames)
             return
@@ -155,13 +156,34 @@ class Recovery:
         if request_id in self._waiting.get(session, {}):
             self._cancelled[session, request_id] = None
 
+    @property
+    def has_refused(self) -> bool:
+        return bool(self._refused)
+
+    def look_again(self) -> None:
+        """Requests that could not join their copies: answered when these have ended."""
+        for key, (session, request, frames) in list(self._refused.items()):
+            if session.ended or not self._copy_of(key):
+                del self._refused[key]
+                if not session.ended:
+                    self.resent(session, request, frames)
+
+    def _copy_of(self, key: tuple[int, int]) -> tuple[Batch, int] | None:
+        """Where a worker has a request of an earlier broker."""
+        for slot in self._world.slots.values():
+            for batch in (*slot.held.values(), *slot.batches()):
+                if key in batch.keys:
+                    return batch, batch.keys.index(key)
+        return None
+
     def _join(
         self, session: Session, request: m.InferRequest, frames: Frames, batch: Batch, index: int
     ) -> None:
         try:
             job = self._admission.prepare(session, request, frames)
-        except NaiadError as fault:
-            self._answers.refuse(session, request.id, fault)
+        except NaiadError:
+            # Refused, but not while a worker may still write to its memory.
+            self._refused[session.key, request.id] = (session, request, frames)
             return
         job.batch = batch
         job.state = JobState.EXECUTING

@@ -160,6 +160,8 @@ class Scheduler:
             handlers[type(event)](event)
         if world.next_timer_ns() <= now_ns:
             world.run_timers()
+        if self._recovery.has_refused:
+            self._recovery.look_again()
         if world.deadlines.is_active:
             self._dispatch.expire()
         if world.dirty:

@@ -69,7 +69,7 @@ def _check_order(scheduler: Scheduler, action: e.SendBatch) -> None:
         jobs = [job for job in batch.jobs if job is not None]
         if batch.id != action.batch.id or not jobs or jobs[0].suspect:
             continue
-        if jobs[0].model.level_policy(jobs[0].priority).size_max:
+        if any(jobs[0].model.level_policy(level).size_max for level in range(5)):
             continue  # a full queue makes room in the midst of a message, before all is admitted
         if len({job.key for job in jobs}) > 1:
             raise Violation(f"batch {batch.id} mixes keys {jobs}", _token(jobs[0]))

@@ -350,7 +350,9 @@ class Server:
                 config = None if error is not None else frames[0]
                 self.tell(e.InstanceLoaded(worker.key, instance, error, load_ns, config))
             case m.Results():
-                self.truth.executed(worker.load.directory, worker.load.version)
+                slot = self.scheduler.world.slots.get(worker.key)
+                if slot and slot.current and slot.current.id == message.batch:
+                    self.truth.executed(worker.load.directory, worker.load.version)
                 self.tell(e.BatchFinished(worker.key, message, frames))
             case m.Forgotten(ids):
                 self.tell(e.RegionsForgotten(worker.key, ids))

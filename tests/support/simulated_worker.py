@@ -75,6 +75,9 @@ class SimulatedWorker:
         """Say hello, as often as it takes."""
         if not self.is_alive or (self.connection is not None and self.connection.is_open):
             return
+        if self.is_stopped:
+            self._postponed.append(self.connect)
+            return
         self.welcomed = False
         self.connection = self.server.connect_worker(self)
         if self.connection is None:
@@ -114,7 +117,13 @@ class SimulatedWorker:
         if not self.is_alive:
             return
         if self.is_stopped:
-            self._postponed.append(lambda: self.received(message, frames))
+            connection = self.connection
+
+            def later() -> None:
+                if self.connection is connection:
+                    self.received(message, frames)
+
+            self._postponed.append(later)
             return
         match message:
             case m.Batch():

@@ -380,3 +380,23 @@ def test_an_unloaded_model_stays_away() -> None:
     bench.control("unload", model="m")
     bench.dies(slot)
     assert "m" not in bench.restarted().world.models
+
+
+def test_a_request_that_can_no_longer_be_admitted_is_refused_after_its_copy_has_ended() -> None:
+    bench, slot, instance, (batch,) = crashed(None, 1)
+    back(bench, slot, instance, held(batch, 1))
+    bench.ask(1, attempt=2, model="gone")
+    assert bench.answers == {}
+    results(bench, slot, batch)
+    assert bench.error(1)[0] == Code.NOT_FOUND
+
+
+def test_a_draining_broker_still_gives_the_results_of_the_one_before() -> None:
+    bench, slot, instance, (batch,) = crashed(None, 1)
+    bench.do(e.DrainAsked(bench.now_ns + 60 * S))
+    back(bench, slot, instance, held(batch, 1))
+    resend(bench, 1)
+    results(bench, slot, batch)
+    assert bench.is_answered(1)
+    bench.dies(slot)
+    assert bench.quit_code == 0
