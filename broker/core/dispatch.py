@@ -465,18 +465,19 @@ class Dispatch:
             assert isinstance(item, Job)
             job = item
             model = job.model
-            if job.state is JobState.QUEUED:
+            policy = model.level_policy(job.priority)
+            if policy.delays and (job.suspect or job.state is JobState.EARLY):
+                job.deadline_ns = 0  # it stands before or outside the levels
+            elif policy.delays:
                 model.queue.remove(job)
-                if model.level_policy(job.priority).delays and not job.suspect:
-                    job.level = model.level_policy(job.priority).rank + 1
-                    job.deadline_ns = 0
-                    model.queue.push(job)
-                else:
-                    model.statistics.rejected_count += 1
-                    self._answers.withdraw(job, timeout_error())
+                job.level = policy.rank + 1
+                job.deadline_ns = 0
+                model.queue.push(job)
+            elif job.state is JobState.QUEUED:
+                model.queue.remove(job)
+                model.statistics.rejected_count += 1
+                self._answers.withdraw(job, timeout_error())
             elif job.state is JobState.EARLY:
-                if model.level_policy(job.priority).delays:
-                    continue
                 model.queue.level(job.level).early -= 1
                 model.statistics.rejected_count += 1
                 self._answers.abandon(job, timeout_error())

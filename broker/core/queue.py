@@ -125,9 +125,10 @@ class ModelQueue:
         return found
 
     def queued_at(self, rank: int) -> int:
-        """What max_queue_size counts: waiting, or sent early to a worker that is still busy."""
-        level = self._levels.get(rank)
-        return 0 if level is None else level.count + level.early
+        """What max_queue_size counts: waiting, also when a DELAY policy moved it behind, or sent
+        early to a worker that is still busy."""
+        levels = (self._levels.get(rank), self._levels.get(rank + 1))
+        return sum(level.count + level.early for level in levels if level is not None)
 
     def push(self, job: Job) -> None:
         self.count += 1
