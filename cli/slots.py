@@ -12,6 +12,9 @@ from typing import Final
 NS: Final = 1_000_000_000
 EARLY_DEATH_NS: Final = 2 * NS
 """A process that ends by a fault within this time of its start has probably never worked."""
+WORD_WAIT_NS: Final = 250_000_000
+"""After a clean exit, for the broker's word that it wants fewer slots now: a worker that is started
+meanwhile would stay for ever as one spare too many."""
 BACK_OFF_FIRST_NS: Final = NS // 10
 BACK_OFF_NS_MAX: Final = 5 * NS
 SLOTS_PER_DEVICE_MAX: Final = 1024
@@ -76,11 +79,16 @@ class SlotTable:
                 starts.append(Start(slot, device, entry.preload))
         return starts
 
-    def exited(self, slot: str, now_ns: int, *, is_early: bool) -> int:
-        """A worker ended; the delay until its device gets a new one, in nanoseconds."""
+    def exited(self, slot: str, now_ns: int, *, is_early: bool, is_clean: bool = False) -> int:
+        """A worker ended; the delay until its device gets a new one, in nanoseconds.
+
+        `is_clean`: as one does whose model was unloaded; then most likely none is wanted.
+        """
         entry = self._devices[self._device_of.pop(slot)]
         entry.running.discard(slot)
         delay_ns = entry.back_off.delay_ns(is_early=is_early)
+        if is_clean:
+            delay_ns = max(delay_ns, WORD_WAIT_NS)
         entry.not_before_ns = now_ns + delay_ns
         return delay_ns
 

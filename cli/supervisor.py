@@ -235,7 +235,7 @@ class Supervisor:
             and now_ns - child.started_ns < EARLY_DEATH_NS
             and not has_executed(Endpoints(self._plan.run_dir).page_path(child.name), child.pid)
         )
-        delay_ns = self._slots.exited(child.name, now_ns, is_early=is_early)
+        delay_ns = self._slots.exited(child.name, now_ns, is_early=is_early, is_clean=status == 0)
         if status != 0 and self._phase is Phase.SERVING:
             again = f"; next start in {delay_ns / NS:g} s" if delay_ns else ""
             self._log.event(f"{child.name}[{child.pid}] ended: {describe_status(status)}{again}")

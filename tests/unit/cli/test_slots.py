@@ -1,6 +1,13 @@
 """Slots: how many, under which names, and how soon after a death."""
 
-from naiad.cli.slots import BACK_OFF_NS_MAX, NS, SLOTS_PER_DEVICE_MAX, BackOff, SlotTable
+from naiad.cli.slots import (
+    BACK_OFF_NS_MAX,
+    NS,
+    SLOTS_PER_DEVICE_MAX,
+    WORD_WAIT_NS,
+    BackOff,
+    SlotTable,
+)
 
 GPU = "gpu:GPU-1234"
 
@@ -73,3 +80,16 @@ def test_one_device_waits_while_the_other_does_not() -> None:
     assert names(table, 10) == ["gpu-GPU-1234-0"]
     assert table.deadline_ns() == 10 + delay_ns
     assert names(table, 10 + delay_ns) == ["cpu-0"]
+
+
+def test_after_a_clean_end_there_is_time_to_say_that_fewer_are_wanted() -> None:
+    table = SlotTable()
+    table.want("cpu", 2, ())
+    table.due(0)
+    assert table.exited("cpu-0", 10, is_early=False, is_clean=True) == WORD_WAIT_NS
+    assert table.due(10) == []
+    assert table.deadline_ns() == 10 + WORD_WAIT_NS
+    table.want("cpu", 1, ())
+    assert table.due(10 + WORD_WAIT_NS) == []
+    table.want("cpu", 2, ())
+    assert [start.slot for start in table.due(10 + WORD_WAIT_NS)] == ["cpu-0"]
