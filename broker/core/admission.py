@@ -160,6 +160,12 @@ class Admission:
         """
         model = self._world.models.get(name)
         if model is None:
+            if self._world.scanning:
+                raise Unavailable(
+                    f"model '{name}' is not known yet: the server has just started and reads its"
+                    " model repository; try again",
+                    code=Code.NOT_READY,
+                )
             raise RequestError(
                 f"Request for unknown model: '{name}' is not found", code=Code.NOT_FOUND
             )

@@ -60,6 +60,7 @@ class Catalog:
         """Load what is served from the beginning; None means every model of the repositories."""
         if names is None or names:
             self._scan(names, [], None)
+            self._world.scanning = True
         else:
             self.settled_once = True
 
@@ -114,6 +115,7 @@ class Catalog:
         scan = self._scans.pop(token, None)
         if scan is None:
             return
+        self._world.scanning = not self.has_scanned
         if fault is not None:
             self._world.log("error", f"model repository: {fault}")
             if not entries:

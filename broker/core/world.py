@@ -73,6 +73,8 @@ class World:
         """Worker arenas that leases point into, also when their worker is dead."""
         self.draining = False
         self.recovering = False
+        self.scanning = False
+        """It is not known yet which models are served from the start."""
         self._number = first_number
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
 
