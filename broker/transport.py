@@ -100,12 +100,15 @@ class Transport:
     # --- in ------------------------------------------------------------------------------------
 
     def drain(self) -> Iterator[Received]:
-        """What has arrived, at most MESSAGES_PER_DRAIN_MAX messages."""
+        """What has arrived, at most MESSAGES_PER_DRAIN_MAX messages; call it when a poll said so."""
         socket = self.socket
-        for _ in range(MESSAGES_PER_DRAIN_MAX):
-            if not _get(socket, _EVENTS) & _POLLIN:
+        for count in range(MESSAGES_PER_DRAIN_MAX):
+            if count and not _get(socket, _EVENTS) & _POLLIN:
                 return
-            peer = _receive(socket, _NOBLOCK)
+            try:
+                peer = _receive(socket, _NOBLOCK)
+            except zmq.Again:
+                return  # its sender went away between the poll and now
             first = frame = _receive(socket, _NOBLOCK, copy=False)
             header = frame.bytes
             payload: list[bytes] = []
