@@ -14,6 +14,7 @@ from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import InferAnswer, Place, Region, Released, Tensor
 
 ANSWERS_PER_MESSAGE_MAX: Final = 512
+ANSWERS_TEXT_CHARS_MAX: Final = 128 * 1024
 SMALL_BYTES_MAX: Final = 16 * 1024
 """Inline tensors up to this size share one frame of a message; larger ones travel by reference."""
 
@@ -26,7 +27,7 @@ class Outgoing:
 
     __slots__ = (
         "answers", "frames", "regions", "released", "released_again", "session", "small",
-        "small_bytes",
+        "small_bytes", "text_chars",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
@@ -38,6 +39,8 @@ class Outgoing:
         self.frames: Frames = []
         self.small: Frames = []
         self.small_bytes = 0
+        self.text_chars = 0
+        """Of all error texts: a header is bounded, and one reason may fail thousands."""
 
     def pack(self, tensors: tuple[Tensor, ...], frames: Frames) -> tuple[Tensor, ...]:
         """The tensors with their inline bytes moved from another message's frames into this one."""
@@ -82,14 +85,17 @@ class Answers:
     def make_room(self, session: Session) -> None:
         """Send what the session has if its message is full; call it while holding no Outgoing."""
         found = self._outgoing.get(session.key)
-        if found is not None and len(found.answers) >= ANSWERS_PER_MESSAGE_MAX:
+        if found is not None and (
+            len(found.answers) >= ANSWERS_PER_MESSAGE_MAX
+            or found.text_chars >= ANSWERS_TEXT_CHARS_MAX
+        ):
             del self._outgoing[session.key]
             self._flush_one(found)
 
     def refuse(self, session: Session, request_id: int, fault: NaiadError) -> None:
         """The error answer of a request that never became a job."""
         self.make_room(session)
-        self.to(session).answers.append(InferAnswer(request_id, fault.wire(), -1, ()))
+        self._append_error(session, InferAnswer(request_id, fault.wire(), -1, ()))
 
     def fail(self, job: Job, fault: NaiadError) -> None:
         """End a job that no worker has with an error."""
@@ -110,7 +116,7 @@ class Answers:
     def answer_again(self, job: Job) -> None:
         """The answer of an abandoned job may have been lost with the client's connection."""
         assert job.fault is not None
-        self.to(job.session).answers.append(_error_answer(job, job.fault))
+        self._append_error(job.session, _error_answer(job, job.fault))
 
     def release(self, job: Job) -> None:
         """The worker is done with (or dead before) an abandoned job: its memory is free."""
@@ -206,8 +212,14 @@ class Answers:
         statistics = job.model.statistics
         statistics.fail_count += 1
         statistics.fail_ns += self._world.now_ns - job.first_enqueued_ns
-        self.make_room(job.session)
-        self.to(job.session).answers.append(_error_answer(job, fault))
+        self._append_error(job.session, _error_answer(job, fault))
+
+    def _append_error(self, session: Session, answer: InferAnswer) -> None:
+        self.make_room(session)
+        outgoing = self.to(session)
+        outgoing.answers.append(answer)
+        assert answer.error is not None
+        outgoing.text_chars += len(answer.error[1])
 
     def _released(self, job: Job) -> None:
         if not job.session.ended:

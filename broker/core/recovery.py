@@ -105,6 +105,8 @@ class Recovery:
     def resent(self, session: Session, request: m.InferRequest, frames: Frames) -> None:
         """A request the client had sent before: join its running or finished copy, or run it."""
         world = self._world
+        if self._waiting:
+            self._waiting.get(session, {}).pop(request.id, None)  # this attempt takes its place
         abandoned = session.zombies.get(request.id)
         if abandoned is not None:
             self._answers.answer_again(abandoned)

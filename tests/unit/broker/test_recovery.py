@@ -95,6 +95,25 @@ def test_a_resent_request_waits_until_every_worker_has_been_heard_of() -> None:
     assert bench.world.counters.reexecutions["resent"] == 1
 
 
+def test_an_attempt_that_waited_is_replaced_by_the_next_one() -> None:
+    bench = Bench()
+    first, second = bench.served(config(**instances(2)))
+    bench.ask(1)
+    (slot,) = [one for one in (first, second) if bench.batches[one]]
+    batch, instance = bench.batches[slot][0].id, bench.instance(slot).id
+    bench = bench.restarted()
+    resend(bench, 1)
+    back(bench, slot, instance, held(batch, 1, finished=True))
+    results(bench, slot, batch)
+    bench.do(e.SessionLost(CLIENT))
+    bench.client()
+    resend(bench, 1, attempt=3)
+    assert bench.is_answered(1)
+    bench.do(e.SlotDied(first + second - slot, "it died while the broker was away", 0, False))
+    assert not bench.world.recovering
+    assert bench.sent(slot) == []
+
+
 def test_a_worker_that_died_meanwhile_ends_the_waiting() -> None:
     bench, slot, _, _ = crashed(None, 1)
     resend(bench, 1)

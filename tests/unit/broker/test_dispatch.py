@@ -1,0 +1,345 @@
+"""Batches out and results in: order, packing of bytes, the late second batch, statistics."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from naiad.broker.core import events as e
+from naiad.broker.core.answers import ANSWERS_PER_MESSAGE_MAX
+from naiad.broker.core.prediction import Prediction
+from naiad.protocol import messages as m
+from naiad.protocol.codec import decode, encode
+from naiad.protocol.errors import Code
+from support.simulated_bench import (
+    CLIENT,
+    MS,
+    OTHER,
+    US,
+    Bench,
+    S,
+    batching,
+    config,
+    instances,
+    parameters,
+)
+
+
+def infer(bench: Bench, *places: tuple[int, int, int, int], frames: list[bytes]) -> None:
+    """One message; each request is (id, frame, offset, size) of a model with rows of 4 bytes."""
+    requests = tuple(
+        bench.request(
+            ident,
+            inputs=(
+                m.Tensor("X", "UINT8", (size // 4, 4), int(m.Place.INLINE), frame, offset, size),
+            ),
+        )
+        for ident, frame, offset, size in places
+    )
+    bench.client()
+    bench.do(e.RequestsArrived(CLIENT, requests, frames))
+
+
+def received(bench: Bench, slot: int) -> dict[int, bytes]:
+    """The input bytes of each request of all batches that the slot has."""
+    found = {}
+    for batch, frames in zip(bench.batches[slot], bench.frames[slot], strict=True):
+        for request in batch.requests:
+            (tensor,) = request.inputs
+            end = tensor.offset + tensor.size
+            found[request.id] = bytes(frames[tensor.region][tensor.offset : end])
+    return found
+
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+def test_each_request_of_a_batch_keeps_its_own_bytes() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config(**batching(20_000)))
+    large = b"L" * 40_000
+    infer(bench, (1, 0, 0, 4), (2, 0, 4, 8), (3, 1, 0, 40_000), frames=[b"aaaabbbbbbbb", large])
+    assert received(bench, slot) == {1: b"aaaa", 2: b"bbbbbbbb", 3: large}
+
+
+def test_requests_of_several_messages_are_packed_together() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config(**batching(20_000)))
+    infer(bench, (1, 0, 0, 4), frames=[b"aaaa"])
+    infer(bench, (2, 0, 4, 4), (3, 1, 0, 20_000), frames=[b"....bbbb", b"L" * 20_000])
+    infer(bench, (4, 0, 0, 4), frames=[b"cccc"])
+    bench.finish(slot)
+    bench.frames[slot].pop(0)
+    assert received(bench, slot) == {2: b"bbbb", 3: b"L" * 20_000, 4: b"cccc"}
+    (frames,) = bench.frames[slot]
+    assert [len(frame) for frame in frames] == [8, 20_000]
+
+
+def test_a_few_bytes_of_a_large_frame_do_not_keep_it_alive() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config(**batching(4)))
+    infer(bench, (1, 0, 8, 4), frames=[b"." * 8 + b"mine" + b"." * 1_000_000])
+    assert received(bench, slot) == {1: b"mine"}
+    assert sum(len(frame) for frame in bench.frames[slot][0]) == 4
+
+
+def results(batch: m.Batch, *outputs: tuple[int, int, int]) -> m.Results:
+    """Each output is (frame, offset, size)."""
+    tensors = [
+        m.Tensor("Y", "UINT8", (size // 4, 4), int(m.Place.INLINE), frame, offset, size)
+        for frame, offset, size in outputs
+    ]
+    some = tuple(m.BatchResult(None, (tensor,)) for tensor in tensors)
+    return m.Results(batch.id, some, m.Durations(1, 2, 3), 0, ())
+
+
+def answered(bench: Bench, ident: int, client: int = CLIENT) -> bytes:
+    (answer,) = bench.answers[client, ident]
+    (tensor,) = answer.outputs
+    frame = bench.answer_frames[client, ident][tensor.region]
+    return bytes(frame[tensor.offset : tensor.offset + tensor.size])
+
+
+@pytest.mark.parametrize("clients", [(CLIENT, CLIENT, CLIENT), (CLIENT, OTHER, CLIENT)])
+def test_each_client_gets_exactly_its_own_rows(clients: tuple[int, ...]) -> None:
+    """B33."""
+    bench = Bench()
+    (slot,) = bench.served(config(**batching(20_000)))
+    bench.ask(0, rows=1)
+    for ident, client in enumerate(clients, start=1):
+        bench.ask(ident, client=client, rows=1)
+    bench.finish(slot)
+    (batch,) = bench.batches[slot]
+    large = b"L" * 20_000
+    message = results(batch, (0, 4, 4), (1, 0, 20_000), (0, 0, 4))
+    bench.do(e.BatchFinished(slot, message, [b"bbbbaaaa", large]))
+    assert answered(bench, 1, clients[0]) == b"aaaa"
+    assert answered(bench, 2, clients[1]) == large
+    assert answered(bench, 3, clients[2]) == b"bbbb"
+
+
+def test_two_workers_results_in_one_turn_share_one_message() -> None:
+    bench = Bench()
+    slots = bench.served(config(**batching(1), **instances(2)))
+    bench.ask(1, 2, rows=1)
+    events = [
+        e.BatchFinished(slot, results(bench.batches[slot][0], (0, 0, 4)), [f"{slot}".encode()[-4:]])
+        for slot in slots
+    ]
+    sent = {bench.batches[slot][0].requests[0].id: f"{slot}".encode()[-4:] for slot in slots}
+    actions = bench.do(*events)
+    assert len([one for one in actions if type(one) is e.SendAnswers]) == 1
+    assert {ident: answered(bench, ident) for ident in (1, 2)} == sent
+
+
+def test_many_answers_make_several_messages_each_within_the_limits() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config(**parameters(crash_budget=1)))
+    count = 3 * ANSWERS_PER_MESSAGE_MAX
+    bench.ask(*range(count), label="L" * 900)
+    actions = bench.do(e.SlotDied(slot, "R" * 5_000, 0, False))
+    sent = [one for one in actions if type(one) is e.SendAnswers]
+    assert sum(len(one.answers) for one in sent) == count
+    for one in sent:
+        assert len(one.answers) <= ANSWERS_PER_MESSAGE_MAX
+        header = encode(m.Answers(1, tuple(one.answers), one.regions))
+        decode(header, [len(frame) for frame in one.frames])
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def test_only_the_guilty_request_of_a_batch_fails() -> None:
+    """B36: the worker says which."""
+    bench = Bench()
+    (slot,) = bench.served(config(**batching(8)))
+    bench.ask(1, 2, 3, rows=1)
+    (batch,) = bench.batches[slot]
+    good = m.Tensor("Y", "UINT8", (1, 4), int(m.Place.INLINE), 0, 0, 4)
+    bad = m.BatchResult((str(Code.MODEL_ERROR), "model.py:3: no", False), ())
+    some = (m.BatchResult(None, (good,)), bad, m.BatchResult(None, (good,)))
+    bench.do(
+        e.BatchFinished(slot, m.Results(batch.id, some, m.Durations(0, 1, 0), 0, ()), [bytes(4)])
+    )
+    assert bench.error(2) == (Code.MODEL_ERROR, "model.py:3: no")
+    assert bench.is_answered(1)
+    assert bench.is_answered(3)
+
+
+# --- the late second batch -----------------------------------------------------------------------
+
+
+def primed(took_ns: int = 5 * MS, **fields: object) -> tuple[Bench, int]:
+    """A model whose worker was seen to take this long for one row, now busy since this moment."""
+    bench = Bench()
+    (slot,) = bench.served(config(**{**batching(4), **fields}))
+    for ident in (101, 102):
+        bench.ask(ident, rows=1)
+        if ident == 101:
+            bench.finish(slot, took_ns=took_ns)
+    return bench, slot
+
+
+def test_the_next_batch_goes_out_just_before_the_predicted_end() -> None:
+    bench, slot = primed()
+    bench.ask(1, 2, rows=1)
+    bench.wait(4_900 * US)
+    assert bench.sent(slot) == [[102]]
+    bench.wait(100 * US)
+    assert bench.sent(slot) == [[102], [1, 2]]
+    assert bench.world.counters.early_batches == 1
+
+
+def test_at_most_one_batch_is_sent_ahead() -> None:
+    bench, slot = primed()
+    bench.ask(*range(1, 20), rows=1)
+    bench.wait(60 * S)
+    assert bench.sent(slot) == [[102], [1, 2, 3, 4]]
+
+
+def test_without_a_prediction_nothing_is_sent_ahead() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    bench.ask(1, 2)
+    bench.wait(60 * S)
+    assert bench.sent(slot) == [[1]]
+
+
+def test_late_batches_can_be_switched_off() -> None:
+    bench, slot = primed(**parameters(late_batch=False))
+    bench.ask(1, rows=1)
+    bench.wait(60 * S)
+    assert bench.sent(slot) == [[102]]
+
+
+def test_an_idle_instance_is_preferred_to_an_early_batch() -> None:
+    bench = Bench()
+    first, second = bench.served(config(**batching(1), **instances(2)))
+    bench.ask(1, 2, 3, rows=1)
+    bench.finish(first, took_ns=5 * MS)
+    bench.finish(second, took_ns=5 * MS)
+    bench.finish(first if bench.batches[first] else second, took_ns=5 * MS)
+    bench.ask(4, rows=1)
+    bench.wait(6 * MS)
+    bench.ask(5, rows=1)
+    assert bench.sent(first) + bench.sent(second) in ([[4], [5]], [[5], [4]])
+
+
+def test_an_early_batch_keeps_the_rules_of_delay() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config(**batching(4, max_queue_delay_microseconds=20_000)))
+    bench.ask(101, 102, 103, 104, rows=1)
+    bench.finish(slot, took_ns=5 * MS)
+    bench.ask(105, 106, 107, 108, rows=1)
+    bench.ask(1, rows=1)
+    bench.wait(19 * MS)
+    assert bench.sent(slot) == [[105, 106, 107, 108]]
+    bench.wait(1 * MS)
+    assert bench.sent(slot) == [[105, 106, 107, 108], [1]]
+
+
+def test_early_requests_become_executing_when_the_running_batch_ends() -> None:
+    bench, slot = primed()
+    bench.ask(1, rows=1)
+    bench.wait(5 * MS)
+    status = bench.control("status")["models"][0]
+    assert (status["queued"], status["executing"]) == (1, 1)
+    bench.finish(slot)
+    status = bench.control("status")["models"][0]
+    assert (status["queued"], status["executing"]) == (0, 1)
+    bench.finish(slot)
+    assert bench.is_answered(1)
+
+
+def test_an_early_batch_of_a_dead_worker_is_not_suspect() -> None:
+    bench, slot = primed()
+    bench.ask(1, rows=1)
+    bench.wait(5 * MS)
+    bench.dies(slot, executing=bench.batches[slot][0].id)
+    slot = bench.worker()
+    bench.loaded(slot)
+    assert bench.sent(slot) == [[102]], "the suspect alone"
+    bench.finish(slot)
+    assert bench.sent(slot) == [[1]]
+
+
+def test_the_running_batch_and_the_early_one_lost_their_worker_between_them() -> None:
+    """The first batch had ended, its results did not arrive, the second was being executed."""
+    bench, slot = primed()
+    bench.ask(1, rows=1)
+    bench.wait(5 * MS)
+    bench.dies(slot, executing=bench.batches[slot][1].id)
+    slot = bench.worker()
+    bench.loaded(slot)
+    assert bench.sent(slot) == [[1]], "the suspect first and alone"
+    bench.finish(slot)
+    assert bench.sent(slot) == [[102]]
+
+
+def test_no_early_batch_follows_a_suspect() -> None:
+    bench, slot = primed()
+    bench.ask(1, rows=1)
+    bench.dies(slot, executing=bench.batches[slot][0].id)
+    slot = bench.worker()
+    bench.loaded(slot)
+    bench.wait(60 * S)
+    assert bench.sent(slot) == [[102]]
+
+
+# --- prediction ----------------------------------------------------------------------------------
+
+
+def test_prediction_follows_each_batch_size_by_itself() -> None:
+    prediction = Prediction()
+    assert prediction.busy_ns(1) is None
+    prediction.observe(1, 100, None)
+    prediction.observe(8, 400, None)
+    assert (prediction.busy_ns(1), prediction.busy_ns(8)) == (100, 400)
+    for _ in range(50):
+        prediction.observe(1, 200, None)
+    assert prediction.busy_ns(1) in (199, 200)
+
+
+def test_the_hand_over_is_above_most_of_what_was_seen() -> None:
+    prediction = Prediction()
+    random = Random(1)
+    seen = [100_000 + random.randrange(100_000) for _ in range(500)]
+    for handover_ns in seen:
+        prediction.observe(1, 1, handover_ns)
+    expected = prediction.handover_ns()
+    assert 0.8 < sum(one <= expected for one in seen) / len(seen) < 1
+    before = prediction.handover_ns()
+    prediction.observe(1, 1, None)
+    prediction.observe(1, 1, -5)
+    assert prediction.handover_ns() == before
+
+
+def test_the_batch_sizes_remembered_are_bounded() -> None:
+    prediction = Prediction()
+    for rows in range(10_000):
+        prediction.observe(rows, 1, None)
+    assert sum(prediction.busy_ns(rows) is not None for rows in range(10_000)) == 128
+
+
+# --- statistics ----------------------------------------------------------------------------------
+
+
+def test_statistics_count_as_tritons_do() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config(**batching(8)))
+    bench.ask(1, rows=2)
+    bench.ask(2, rows=1)
+    bench.ask(3, rows=1)
+    bench.wait(3 * MS)
+    bench.finish(slot, took_ns=2 * MS)
+    bench.finish(slot, took_ns=4 * MS)
+    (found,) = bench.control("statistics", model="m")["model_stats"]
+    assert (found["inference_count"], found["execution_count"]) == (4, 2)
+    stats = found["inference_stats"]
+    assert stats["success"]["count"] == 3
+    assert stats["compute_infer"] == {"count": 3, "ns": 2 * MS + 2 * 4 * MS}
+    assert stats["queue"] == {"count": 3, "ns": 2 * 3 * MS}
+    assert [(one["batch_size"], one["compute_infer"]["count"]) for one in found["batch_stats"]] == [
+        (2, 2)
+    ]  # fmt: skip
