@@ -23,10 +23,11 @@ Json = dict[str, Any]
 WARM_UP_SHARE: Final = 0.1
 WARM_UP_S_MAX: Final = 1.0
 SAMPLES_MAX: Final = 1 << 20
-"""Beyond, every second latency is kept, then every fourth, ..."""
+"""Latencies kept as they are; beyond, they are counted in classes."""
+CLASS_WIDTH: Final = 0.01
 FAILURES_MAX: Final = 1000
 """So many errors without one success end the measurement."""
-TICK_S: Final = 0.1
+TICK_S: Final = 0.02
 _now_ns: Final = time.perf_counter_ns
 
 
@@ -50,50 +51,70 @@ class Measurement(NamedTuple):
 
 
 class Tally:
-    """Latencies and errors between `begin` and `end`, of however many requests there are."""
+    """Latencies and errors of the requests that are answered while it counts.
+
+    Callbacks append to `samples`, in nanoseconds; `tick` is called now and then by the loop.
+    """
 
     def __init__(self, seconds: float) -> None:
-        self.begin_ns = _now_ns() + int(warm_up_s(seconds) * 1e9)
-        self.end_ns = self.begin_ns + int(seconds * 1e9)
-        self.answered = 0
+        self._seconds = seconds
+        self._begin_ns = _now_ns() + int(warm_up_s(seconds) * 1e9)
+        self.end_ns = self._begin_ns + int(seconds * 1e9)
+        self.samples = array("Q")
         self.errors = 0
-        self._samples = array("Q")
-        self._stride = 1
         self._failures = 0
+        self._counts = np.zeros(0, np.int64)
+        """Samples that were too many to keep, in classes of one per cent."""
         self._cpu_s = 0.0
+        self._started_ns = 0
 
-    def add(self, start_ns: int, now_ns: int, fault: BaseException | None) -> bool:
-        """Count an answer that came now; whether to send another request."""
-        if fault is not None:
-            self._failed(fault)
-        elif start_ns >= self.begin_ns:
-            self.answered = answered = self.answered + 1
-            self._failures = 0
-            if not answered % self._stride:
-                self._samples.append(now_ns - start_ns)
-                if len(self._samples) >= SAMPLES_MAX:
-                    self._samples = self._samples[::2]
-                    self._stride *= 2
-        elif not self._cpu_s:
+    def tick(self, now_ns: int) -> None:
+        """Begin when the warm-up is over; keep the memory bounded."""
+        if not self._started_ns and now_ns >= self._begin_ns:
+            self._started_ns = now_ns
             self._cpu_s = cpu_s()
-        return now_ns < self.end_ns
+            self.errors = 0
+            del self.samples[:]
+        if len(self.samples) >= SAMPLES_MAX:
+            self._fold()
 
-    def _failed(self, fault: BaseException) -> None:
+    def failed(self, fault: BaseException) -> None:
+        """Count an error. Raises CommandFailed when there is nothing but errors."""
         self.errors += 1
-        self._failures += 1
+        self._failures = 1 if self.samples else self._failures + 1
         if self._failures >= FAILURES_MAX or not isinstance(fault, NaiadError):
             raise CommandFailed(f"{self._failures} requests in a row failed, the last: {fault}")
 
     def measurement(self, concurrency: int, before: Json, after: Json) -> Measurement:
-        seconds = (_now_ns() - self.begin_ns) / 1e9
-        samples = np.frombuffer(self._samples, np.uint64) if self._samples else np.zeros(1)
-        p50, p90, p99 = np.percentile(samples, (50, 90, 99)) / 1e3
+        now_ns = _now_ns()
+        cpu_used_s = cpu_s() - self._cpu_s
+        seconds = (now_ns - self._started_ns) / 1e9
+        answered = len(self.samples) + int(self._counts.sum())
+        p50, p90, p99 = self._percentiles()
         queue, compute = shares(before, after)
-        cpu_us = (cpu_s() - self._cpu_s) / max(1, self.answered) * 1e6
         return Measurement(
-            concurrency, round(self.answered / seconds, 1), round(p50, 1), round(p90, 1),
-            round(p99, 1), self.errors, queue, compute, round(cpu_us, 2),
+            concurrency, round(answered / seconds, 1), round(p50, 1), round(p90, 1),
+            round(p99, 1), self.errors, queue, compute,
+            round(cpu_used_s / max(1, answered) * 1e6, 2),
         )  # fmt: skip
+
+    def _fold(self) -> None:
+        classes = np.log(np.frombuffer(self.samples, np.uint64)) / CLASS_WIDTH
+        counts = np.bincount(classes.astype(np.int64), minlength=len(self._counts))
+        counts[: len(self._counts)] += self._counts
+        self._counts = counts
+        self.samples = array("Q")
+
+    def _percentiles(self) -> list[float]:
+        """p50, p90, p99 in microseconds: exact, or to one per cent after very many requests."""
+        if not len(self._counts):
+            samples = np.frombuffer(self.samples, np.uint64) if self.samples else np.zeros(1)
+            return [float(value) / 1e3 for value in np.percentile(samples, (50, 90, 99))]
+        if self.samples:
+            self._fold()
+        ranks = np.cumsum(self._counts)
+        found = np.searchsorted(ranks, ranks[-1] * np.array([0.5, 0.9, 0.99]))
+        return [float(value) / 1e3 for value in np.exp((found + 0.5) * CLASS_WIDTH)]
 
 
 def cpu_s() -> float:
@@ -120,10 +141,12 @@ def shares(before: Json, after: Json) -> tuple[float, float]:
 
 
 def closed_loop(
-    client: Client, requests: list[Prepared], tally: Tally, tick: Callable[[], None]
+    client: Client, requests: list[Prepared], tally: Tally, progress: Callable[[], None]
 ) -> None:
     """Keep each of the requests in flight until the tally's end, then wait for the last."""
     faults: list[CommandFailed] = []
+    end_ns = tally.end_ns
+    submit = client.submit
 
     def lane(request: Prepared) -> None:
         start_ns = 0
@@ -131,48 +154,56 @@ def closed_loop(
         def answered(future: Future[InferResult]) -> None:
             nonlocal start_ns
             now_ns = _now_ns()
-            try:
-                goes_on = tally.add(start_ns, now_ns, future.exception())
-            except CommandFailed as fault:
-                faults.append(fault)
-                return
-            if goes_on:
+            fault = future.exception()
+            if fault is None:
+                tally.samples.append(now_ns - start_ns)
+            else:
+                try:
+                    tally.failed(fault)
+                except CommandFailed as failed:
+                    faults.append(failed)
+                    return
+            if now_ns < end_ns:
                 start_ns = now_ns
-                client.submit(request, callback=answered)
+                submit(request, callback=answered)
 
         start_ns = _now_ns()
-        client.submit(request, callback=answered)
+        submit(request, callback=answered)
 
     for request in requests:
         lane(request)
     while client.drive() and not faults:
-        tick()
+        tally.tick(_now_ns())
+        progress()
     if faults:
         raise faults[0]
 
 
 async def async_closed_loop(
-    client: AsyncClient, requests: list[Prepared], tally: Tally, tick: Callable[[], None]
+    client: AsyncClient, requests: list[Prepared], tally: Tally, progress: Callable[[], None]
 ) -> None:
     """The same with one task for each request in flight."""
 
     async def lane(request: Prepared) -> None:
-        goes_on = True
-        while goes_on:
-            start_ns = _now_ns()
-            fault: NaiadError | None = None
+        now_ns = start_ns = _now_ns()
+        while now_ns < tally.end_ns:
             try:
                 await client.infer(request)
-            except NaiadError as raised:
-                fault = raised
-            goes_on = tally.add(start_ns, _now_ns(), fault)
+            except NaiadError as fault:
+                tally.failed(fault)
+                now_ns = start_ns = _now_ns()
+                continue
+            now_ns = _now_ns()
+            tally.samples.append(now_ns - start_ns)
+            start_ns = now_ns
 
     async def ticking() -> None:
         while True:
-            tick()
+            tally.tick(_now_ns())
+            progress()
             await asyncio.sleep(TICK_S)
 
-    progress = asyncio.ensure_future(ticking())
+    ticks = asyncio.ensure_future(ticking())
     try:
         async with asyncio.TaskGroup() as lanes:
             for request in requests:
@@ -180,4 +211,4 @@ async def async_closed_loop(
     except* CommandFailed as group:
         raise group.exceptions[0] from None
     finally:
-        progress.cancel()
+        ticks.cancel()

@@ -12,6 +12,7 @@ from naiad.cli.failure import CommandFailed
 from naiad.client import ClientRegion, InferInput, InferResult, OutputPlace, Prepared, prepare
 from naiad.client.arguments import inputs_of, tail_of
 from naiad.client.memory import SHARED_BYTES_MIN
+from naiad.client.requests import checked
 from naiad.client.tensors import to_bfloat16
 from naiad.protocol.datatypes import NUMPY_NAME
 from naiad.protocol.messages import OutputRequest, Place
@@ -76,7 +77,7 @@ class Workload:
         """Ask for outputs inside the message too, also where the server would lend its memory."""
         if sum(self._output_bytes.values()) >= SHARED_BYTES_MIN:
             wanted = tuple(OutputRequest(name, Place.INLINE) for name in self._output_bytes)
-            self.inline = Prepared(self.inline.head, self.inline.inputs, tail_of(wanted, {}))
+            self.inline = checked(self.inline.head, self.inline.inputs, tail_of(wanted, {}))
 
     @property
     def region_bytes(self) -> int:

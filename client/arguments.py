@@ -15,6 +15,7 @@ from naiad.client.requests import (
     PackedInput,
     Prepared,
     Tail,
+    checked,
     packed,
     tail,
 )
@@ -83,15 +84,15 @@ def parts_of(
                 break
         if not outputs and memory.inline_outputs and model in memory.inline_outputs:
             tail = tail_of(memory.inline_outputs[model], options)
-            return Prepared(_head_of(model, options), packed_inputs, tail, placement)
+            return checked(_head_of(model, options), packed_inputs, tail, placement)
     if not options and not outputs and type(inputs) is dict:
-        return Prepared((model, -1, ""), packed_inputs, PLAIN, placement)
+        return checked((model, -1, ""), packed_inputs, PLAIN, placement)
     keeps = _keeps(inputs, outputs)
     if keeps:
         placement = placement or Placement()
         placement.keeps += keeps
     tail = tail_of(_outputs_of(outputs), options)
-    return Prepared(_head_of(model, options), packed_inputs, tail, placement)
+    return checked(_head_of(model, options), packed_inputs, tail, placement)
 
 
 def _head_of(model: str, options: Options) -> Head:

@@ -23,6 +23,7 @@ from naiad.client.requests import (
     OutputPlace,
     PackedInput,
     Prepared,
+    checked,
 )
 from naiad.client.results import Copied, InferResult
 from naiad.client.session import LEASES_MAX, Session
@@ -36,7 +37,7 @@ from naiad.shm.tensor import Keeper, array_over, copy_into, view_over
 
 Transport = Literal["auto", "inline", "shm"]
 
-SHARED_BYTES_MIN: Final = 32 * 1024
+SHARED_BYTES_MIN: Final = 64 * 1024
 """Arrays from this size on are cheaper through shared memory (docs/performance.md)."""
 
 LOG: Final = logging.getLogger("naiad.client")
@@ -156,7 +157,8 @@ class ClientMemory:
         self._ended = ended
         self._is_started = False
         self._is_refused = False
-        self._inline_outputs: dict[str, tuple[OutputRequest, ...]] = {}
+        self.inline_outputs: dict[str, tuple[OutputRequest, ...]] = {}
+        """Models whose results could not be mapped: ask for all outputs like this instead."""
 
     # --- what is sent --------------------------------------------------------------------------
 
@@ -244,7 +246,7 @@ class ClientMemory:
             if loan is not None:
                 item = (*item[:3], INLINE, 0, 0, item[6], bytes(loan.view))
             inputs.append(item)
-        return Prepared(request.parts.head, tuple(inputs), request.parts.tail)
+        return checked(request.parts.head, tuple(inputs), request.parts.tail)
 
     # --- what comes back -----------------------------------------------------------------------
 
@@ -264,7 +266,7 @@ class ClientMemory:
             if session.lease_count > LEASES_MAX and shared is not None:
                 return InferResult(answer, frames, Copied(shared, answer.outputs))
         except NaiadError as fault:
-            self._inline_outputs[request.parts.head[0]] = tuple(
+            self.inline_outputs[request.parts.head[0]] = tuple(
                 OutputRequest(tensor.name, INLINE) for tensor in answer.outputs
             )
             return fault
@@ -274,11 +276,6 @@ class ClientMemory:
         """Tell the session of leases that nobody reads any more."""
         if self._memory.has_ended:
             self._session.release(self._memory.take_ended())
-
-    @property
-    def inline_outputs(self) -> dict[str, tuple[OutputRequest, ...]]:
-        """Models whose results could not be mapped: ask for all outputs like this instead."""
-        return self._inline_outputs
 
     def close(self) -> None:
         self._memory.close()

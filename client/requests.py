@@ -80,10 +80,10 @@ PLAIN: Final[Tail] = ((), 0, 0, None, "", "", "", {})
 
 
 class Prepared:
-    """The parts of a request. May be submitted any number of times, also to several clients.
+    """The parts of a request, as `checked` makes them. May be submitted any number of times.
 
     `header_bytes` is what it takes in a header at most, `inline_bytes` the size of its inline
-    inputs. Raises RequestError for what can never be sent.
+    inputs. `memory` is kept alive with every request made of it, until no process uses its regions.
     """
 
     __slots__ = ("head", "header_bytes", "inline_bytes", "inputs", "memory", "tail")
@@ -92,41 +92,15 @@ class Prepared:
         self,
         head: Head,
         inputs: tuple[PackedInput, ...],
-        tail: Tail = PLAIN,
-        memory: object = None,
+        tail: Tail,
+        memory: object,
+        inline_bytes: int,
+        header_bytes: int,
     ) -> None:
-        model, version, label = head
-        if (
-            type(model) is not str
-            or type(label) is not str
-            or type(version) is not int
-            or len(model) > NAME_BYTES_MAX
-            or len(label) > NAME_BYTES_MAX
-            or not -1 <= version <= _INT64_MAX
-        ):
-            raise RequestError(
-                f"expected a model's name, a version and a label (of at most {NAME_BYTES_MAX}"
-                f" characters), got {model!r:.80}, {version!r:.80} and {label!r:.80}"
-            )
-        inline_bytes = 0
-        header_bytes = _REQUEST_BYTES + _CHARACTER_BYTES * (len(model) + len(label))
-        for item in inputs:
-            header_bytes += (
-                _TENSOR_BYTES + _CHARACTER_BYTES * len(item[0]) + _DIMENSION_BYTES * len(item[2])
-            )
-            if not item[3]:  # INLINE
-                inline_bytes += item[6]
-        if tail is not PLAIN:
-            header_bytes += _tail_bytes(tail)
-        if header_bytes > m.CLIENT_HEADER_BYTES_MAX:
-            header_bytes = _encoded_bytes(head, inputs, tail)
-        if inline_bytes > m.INLINE_BYTES_MAX:
-            raise too_large(model, inline_bytes, m.INLINE_BYTES_MAX)
         self.head = head
         self.inputs = inputs
         self.tail = tail
         self.memory = memory
-        """Kept alive with every request made of it, until no process uses its regions."""
         self.inline_bytes = inline_bytes
         self.header_bytes = header_bytes
 
@@ -134,11 +108,61 @@ class Prepared:
         """The same with another timeout."""
         tail = self.tail
         changed = (*tail[:2], timeout_us, *tail[3:])
-        return Prepared(self.head, self.inputs, changed, self.memory)
+        return checked(self.head, self.inputs, changed, self.memory)
 
     def __repr__(self) -> str:
         names = ", ".join(item[0] for item in self.inputs)
         return f"<request for {self.head[0]!r} with {names}>"
+
+
+def checked(
+    head: Head, inputs: tuple[PackedInput, ...], tail: Tail = PLAIN, memory: object = None
+) -> Prepared:
+    """The parts of a request. Raises RequestError for what can never be sent."""
+    model, version, label = head
+    if (
+        type(model) is not str
+        or type(label) is not str
+        or type(version) is not int
+        or not -1 <= version <= _INT64_MAX
+    ):
+        raise RequestError(
+            f"expected a model's name, a version and a label, got {model!r:.80}, {version!r:.80}"
+            f" and {label!r:.80}"
+        )
+    inline_bytes = 0
+    header_bytes = _REQUEST_BYTES + _CHARACTER_BYTES * (len(model) + len(label))
+    for item in inputs:
+        header_bytes += (
+            _TENSOR_BYTES + _CHARACTER_BYTES * len(item[0]) + _DIMENSION_BYTES * len(item[2])
+        )
+        if not item[3]:  # INLINE
+            inline_bytes += item[6]
+    if tail is not PLAIN:
+        header_bytes += _tail_bytes(tail)
+    if header_bytes > NAME_BYTES_MAX or inline_bytes > m.INLINE_BYTES_MAX:
+        header_bytes = _looked_at_closely(head, inputs, tail, inline_bytes, header_bytes)
+    return Prepared(head, inputs, tail, memory, inline_bytes, header_bytes)
+
+
+def _looked_at_closely(
+    head: Head,
+    inputs: tuple[PackedInput, ...],
+    tail: Tail,
+    inline_bytes: int,
+    header_bytes: int,
+) -> int:
+    """What is large; returns the bytes of header to reckon with."""
+    if len(head[0]) > NAME_BYTES_MAX or len(head[2]) > NAME_BYTES_MAX:
+        raise RequestError(
+            f"expected a model's name and a label of at most {NAME_BYTES_MAX} characters, got"
+            f" {len(head[0])} and {len(head[2])}"
+        )
+    if inline_bytes > m.INLINE_BYTES_MAX:
+        raise too_large(head[0], inline_bytes, m.INLINE_BYTES_MAX)
+    if header_bytes > m.CLIENT_HEADER_BYTES_MAX:
+        return _encoded_bytes(head, inputs, tail)
+    return header_bytes
 
 
 def too_large(model: str, inline_bytes: int, limit: int) -> RequestError:

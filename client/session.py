@@ -25,6 +25,7 @@ from naiad.protocol.errors import (
     NaiadError,
     ProtocolError,
     Unavailable,
+    WireError,
     error_from_wire,
 )
 
@@ -288,37 +289,38 @@ class Session:
             self.arenas += message.regions
         requests = self._requests
         for answer in message.answers:
-            request = requests.get(answer.id)
-            if request is None:
-                self.duplicate_answers += 1
-                self._release_unread(answer)
-                continue
-            if not answer.final:
-                # No model of this release answers in parts; the last part is the answer.
+            ident, error, _, outputs, _, final, _ = answer
+            request = requests.get(ident)
+            if request is None or not final:
+                # Answered before; or a part, and no model of this release answers in parts.
+                self.duplicate_answers += request is None
                 self._release_unread(answer)
                 continue
             token = request.token
-            error = answer.error
-            if error is None:
+            if error is not None:
+                self._failed(request, error, out)
+            elif token is not None:
                 shared = None
-                for tensor in answer.outputs:
+                for tensor in outputs:
                     if tensor[3]:  # not INLINE
                         shared = request
                         if tensor[3] == LEASE:
-                            self._leases.add((tensor[4], answer.id))
-                if token is not None:
-                    out.append((token, None, answer, frames, shared))
-                else:
-                    self.give_back(answer)
-            elif token is not None:
-                failed = None if request.parts.memory is None else request
-                out.append((token, error_from_wire(error), None, (), failed))
-            del requests[answer.id]
+                            self._leases.add((tensor[4], ident))
+                out.append((token, None, answer, frames, shared))
+            else:
+                self._release_unread(answer)
+            del requests[ident]
             request.ended = True
-            request.token = None
             self.bytes_in_flight -= request.parts.inline_bytes
-            if request.parts.memory is not None and error is not None and error[0] in _HELD:
-                self._held[answer.id] = request
+
+    def _failed(self, request: Request, error: WireError, out: list[Completion]) -> None:
+        memory = request.parts.memory
+        if request.token is not None:
+            failed = None if memory is None else request
+            out.append((request.token, error_from_wire(error), None, (), failed))
+            request.token = None
+        if memory is not None and error[0] in _HELD:
+            self._held[request.id] = request
 
     @property
     def lease_count(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from naiad.client.calls import CALLS_MAX
-from naiad.client.requests import LEASE, REGION, InferInput, Prepared, packed, tail
+from naiad.client.requests import LEASE, REGION, InferInput, Prepared, checked, packed, tail
 from naiad.client.session import BYTES_MAX, REQUESTS_MAX, Phase, Session
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
@@ -28,7 +28,7 @@ def parts(
 ) -> Prepared:
     given = packed(InferInput("x", "UINT8", (len(data),), data, place, 1, 0, len(data)))
     last = tail((), 0, timeout_us, None, "", "", "", None)
-    return Prepared((model, -1, ""), (given,), last, memory)
+    return checked((model, -1, ""), (given,), last, memory)
 
 
 class Wire:

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from naiad.client.requests import REGION, InferInput, Prepared, packed
+from naiad.client.requests import REGION, InferInput, Prepared, checked, packed
 from naiad.client.session import Phase, Session
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
@@ -23,7 +23,7 @@ class Memory:
 def prepared(memory: Memory | None) -> Prepared:
     place = 0 if memory is None else REGION
     given = packed(InferInput("x", "UINT8", (4,), b"1234", place, 1, 0, 4))
-    return Prepared(("m", -1, ""), (given,), memory=memory)
+    return checked(("m", -1, ""), (given,), memory=memory)
 
 
 class Conversation(RuleBasedStateMachine):
