@@ -11,9 +11,10 @@ Answers requests at once with their inputs. The model's name says what else may 
     lease     outputs in this process's own segment, as a worker would lend them
     hang_up   the connection breaks before the answer; sent again, it is answered
 
-Control operations beyond `live`, `ready`: `seen` (what arrived, as JSON), `answer`, `release`,
-`hang_up` (drop the next message and all connections), `restart` (the same, with a new incarnation
-and no sessions), `mute` (no reply). A broker whose --refuse CODE is given refuses every HELLO.
+Control operations beyond `live`, `ready` and the queries of `naiad perf`: `seen` (what arrived, as
+JSON), `answer`, `release`, `hang_up` (drop the next message and all connections), `restart` (the
+same, with a new incarnation and no sessions), `mute` (no reply). With --refuse CODE every HELLO is
+refused.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import posix_ipc
@@ -33,6 +35,23 @@ from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.endpoints import Endpoints
 
+PARTS = ("success", "queue", "compute_input", "compute_infer", "compute_output")
+NO_TIME = {part: {"count": 0, "ns": 0} for part in PARTS}
+QUERIES: dict[str, Callable[[str], Any]] = {
+    "model_ready": lambda model: {"ready": model in ("echo", "error")},
+    "index": lambda model: [
+        {"name": "echo", "version": "1", "state": "READY", "reason": ""},
+        {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "no file model.py"},
+    ],
+    "model_metadata": lambda model: {
+        "name": model,
+        "inputs": [
+            {"name": "numbers", "datatype": "FP32", "shape": [-1, 16]},
+            {"name": "words", "datatype": "BYTES", "shape": [-1, 2]},
+        ],
+    },
+    "statistics": lambda model: {"model_stats": [{"inference_stats": NO_TIME}]},
+}
 SEGMENT_BYTES = 1 << 22
 SIGNAL_MS = 100
 """A signal that comes just before a blocking receive is acted on when that times out."""
@@ -235,6 +254,8 @@ class EchoBroker:
             return
         if operation in ("live", "ready"):
             result = {operation: True}
+        elif operation in QUERIES:
+            result = QUERIES[operation](str(control.arguments.get("model", "")))
         elif operation == "seen":
             result = self.seen
         elif operation == "answer":
