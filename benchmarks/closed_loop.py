@@ -1,9 +1,10 @@
 """Closed loops over naiad's own clients: a fixed number of requests in flight for a fixed time.
 
-The request is prepared once, as load generators do (wrk and perf_analyzer send one fixed body).
-With `reads` each answer is also taken as an array, as an application does. Every loop counts errors
-and ends. Latency counts from before the call that submits until the answer is in the caller's
-hands.
+Each lane (one request in flight) has its arguments of `submit` and submits them again and again:
+usually a prepared request, as load generators do (wrk and perf_analyzer send one fixed body). With
+`reads` that output of each answer is also taken as an array, as an application does. Every loop
+counts errors and ends. Latency counts from before the call that submits until the answer is in the
+caller's hands.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import gc
 import time
 from typing import Any, Final, NamedTuple
 
-from naiad.client import AsyncClient, Client, Future, InferResult, NaiadError, Prepared
+from naiad.client import AsyncClient, Client, Future, InferResult, NaiadError
 
-OUTPUT: Final = "OUTPUT0"
 ERRORS_MAX: Final = 100
 """A loop in which more requests failed measures nothing and ends."""
 STALL_SECONDS_MAX: Final = 30.0
+
+Arguments = tuple[Any, ...]
+"""Of `infer` and `submit`: (prepared,) or (model, inputs, outputs)."""
 
 _clock: Final = time.perf_counter_ns
 
@@ -64,36 +67,36 @@ class _Tally:
 
 
 def blocking_loop(
-    client: Client, request: Prepared, in_flight: int, seconds: float, *, reads: bool = False
+    client: Client, lanes: list[Arguments], seconds: float, *, reads: str = ""
 ) -> Measured:
-    """`Client` in one thread: `infer` at 1 in flight, else each answer's callback submits the next
-    request."""
+    """`Client` in one thread: `infer` with one lane, else each answer's callback submits the lane's
+    next request."""
     tally = _Tally(seconds)
-    if in_flight == 1:
-        _one_after_another(client, request, tally, reads)
+    if len(lanes) == 1:
+        _one_after_another(client, lanes[0], tally, reads)
     else:
-        _with_callbacks(client, request, in_flight, tally, reads)
+        _with_callbacks(client, lanes, tally, reads)
     return tally.measured()
 
 
-def _one_after_another(client: Client, request: Prepared, tally: _Tally, reads: bool) -> None:
+def _one_after_another(client: Client, asked: Arguments, tally: _Tally, reads: str) -> None:
     now = tally.begin_ns
     while now < tally.end_ns:
         before = now
         try:
-            result = client.infer(request)
+            result = client.infer(*asked)
             if reads:
-                result[OUTPUT]
+                result[reads]
         except NaiadError as fault:
             tally.failed(fault)
-        now = _clock()
-        tally.latencies.append(now - before)
+            now = _clock()
+        else:
+            now = _clock()
+            tally.latencies.append(now - before)
 
 
-def _with_callbacks(
-    client: Client, request: Prepared, in_flight: int, tally: _Tally, reads: bool
-) -> None:
-    def lane() -> None:
+def _with_callbacks(client: Client, lanes: list[Arguments], tally: _Tally, reads: str) -> None:
+    def start(asked: Arguments) -> None:
         before = 0
 
         def answered(future: Future[InferResult]) -> None:
@@ -104,47 +107,46 @@ def _with_callbacks(
                 faults.append(fault)
                 return
             if reads:
-                future.result()[OUTPUT]
+                future.result()[reads]
                 now = _clock()
             tally.latencies.append(now - before)
             if now < tally.end_ns:
                 before = now
-                client.submit(request, callback=answered)
+                client.submit(*asked, callback=answered)
 
         before = _clock()
-        client.submit(request, callback=answered)
+        client.submit(*asked, callback=answered)
 
     faults: list[NaiadError] = []
-    for _ in range(in_flight):
-        lane()
+    for asked in lanes:
+        start(asked)
     while client.drive(STALL_SECONDS_MAX):
         if faults:
             raise SystemExit(f"a request failed: {faults[0]}")
 
 
 async def async_loop(
-    client: AsyncClient, request: Prepared, in_flight: int, seconds: float, *, reads: bool = True
+    client: AsyncClient, lanes: list[Arguments], seconds: float, *, reads: str = ""
 ) -> Measured:
-    """`AsyncClient` with one task for each request in flight."""
+    """`AsyncClient` with one task for each lane."""
     tally = _Tally(seconds)
 
-    async def lane() -> None:
+    async def run(asked: Arguments) -> None:
         while (before := _clock()) < tally.end_ns:
             try:
-                result = await client.infer(request)
+                result = await client.infer(*asked)
                 if reads:
-                    result[OUTPUT]
+                    result[reads]
             except NaiadError as fault:
                 tally.failed(fault)
             else:
                 tally.latencies.append(_clock() - before)
 
-    await asyncio.gather(*[lane() for _ in range(in_flight)])
+    await asyncio.gather(*map(run, lanes))
     return tally.measured()
 
 
-def checked_answer(result: InferResult, expected: Any) -> None:
+def require_answer(found: Any, expected: Any) -> None:
     """An answer that is wrong makes every figure worthless."""
-    found = result[OUTPUT]
     if found.shape != expected.shape or not (found == expected).all():
         raise SystemExit(f"wrong answer: {found!r:.200}")

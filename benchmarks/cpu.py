@@ -104,7 +104,7 @@ def _round(server: Server, options: argparse.Namespace, in_flight: int) -> Round
 
     measured, client_cpu = native.run(
         str(server.run_dir), options.model, in_flight, options.seconds,
-        client=options.client, reads=options.reads, on_warm=note,
+        client=options.client, reads=options.reads, question="identity", on_warm=note,
     )  # fmt: skip
     used = {name: cpu_of(pid).since(before[name]) for name, pid in pids.items()}
     busy = machine_busy_seconds() - busy_before

@@ -9,6 +9,7 @@ import csv
 import json
 import os
 import subprocess
+import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +17,18 @@ from benchmarks.closed_loop import Measured
 
 HERE: Final = Path(__file__).resolve().parent
 GRACE_SECONDS: Final = 60.0
+POST_SECONDS_MAX: Final = 20.0
+WINDOW_MS_MIN: Final = 400
+"""It fails when a window sees no answer."""
 PASSES: Final = 3
 """Measurement windows of one run of perf_analyzer; it reports their mean."""
 
 
-def binary_body(array: Any) -> tuple[bytes, str]:
+Body = tuple[bytes, str]
+"""What to POST, and the headers as post.lua takes them."""
+
+
+def binary_body(array: Any) -> Body:
     """A KServe v2 request with binary tensors, and its headers for post.lua."""
     head = json.dumps(
         {
@@ -39,13 +47,22 @@ def binary_body(array: Any) -> tuple[bytes, str]:
     return head + array.tobytes(), headers
 
 
-def raw_body(array: Any) -> tuple[bytes, str]:
+def raw_body(array: Any) -> Body:
     """The array's bytes alone."""
     return array.tobytes(), "Content-Type: application/octet-stream"
 
 
+def post(url: str, body: Body) -> bytes:
+    """One request; the body of the answer."""
+    headers = dict(pair.split(": ", 1) for pair in body[1].split("|"))
+    with urllib.request.urlopen(
+        urllib.request.Request(url, data=body[0], headers=headers), timeout=POST_SECONDS_MAX
+    ) as answer:
+        return bytes(answer.read())
+
+
 def wrk(
-    program: str, url: str, body: tuple[bytes, str], in_flight: int, seconds: float, folder: Path
+    program: str, url: str, body: Body, in_flight: int, seconds: float, folder: Path
 ) -> Measured:
     """wrk with one thread and `in_flight` keep-alive connections."""
     path = folder / "body"
@@ -82,7 +99,7 @@ def perf_analyzer(
     """
     report = folder / "perf_analyzer.csv"
     report.unlink(missing_ok=True)
-    window_ms = max(100, round(seconds * 1000 / PASSES))
+    window_ms = max(WINDOW_MS_MIN, round(seconds * 1000 / PASSES))
     command = [
         program, "-m", model, "-i", protocol, "-u", address, "-f", str(report),
         "--concurrency-range", str(in_flight), "--measurement-interval", str(window_ms),

@@ -15,17 +15,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import numpy as np
-from benchmarks.closed_loop import Measured, async_loop, blocking_loop, checked_answer
+from benchmarks.closed_loop import Arguments, Measured, async_loop, blocking_loop, require_answer
 from benchmarks.processes import Cpu, cpu_of
+from benchmarks.questions import QUESTIONS, Question
 
-from naiad.client import AsyncClient, Client, prepare
+from naiad.client import AsyncClient, Client, InferInput, prepare
+from naiad.client.tensors import packed_arrays
 
-SHAPES: Final = {"identity": (1, 16), "identbig": (1, 3, 224, 224), "vad": (1, 576)}
-INPUT: Final = "INPUT0"
-WARM_UP_SECONDS: Final = 0.5
+PLACES: Final = ("prepared", "arrays", "placed", "lent")
+"""How tensors travel: prepared once and inside the message; arrays given each time, for the client
+to decide; in the client's own shared memory, outputs too; the same with outputs in the worker's."""
+OWN_PLACES: Final = ("placed", "lent")
+WARM_UP_SECONDS: Final = 0.4
 
 
 class NativeRun(NamedTuple):
@@ -42,19 +45,19 @@ def run(
     seconds: float,
     *,
     client: str = "blocking",
-    transport: str = "auto",
+    places: str = "prepared",
     reads: bool = False,
-    shape_of: str = "",
+    question: str = "",
     on_warm: Callable[[], None] | None = None,
 ) -> NativeRun:
     """Run the loop in a process of its own; `on_warm` is called right before it measures.
 
-    `shape_of` names the workload whose input shape the model takes, by default the model.
+    `question` is one of QUESTIONS, by default the one with the model's name.
     """
     command = [
         sys.executable, "-m", "benchmarks.native", run_dir, model, "--client", client,
-        "--in-flight", str(in_flight), "--seconds", str(seconds), "--transport", transport,
-        "--shape-of", shape_of or model,
+        "--in-flight", str(in_flight), "--seconds", str(seconds), "--places", places,
+        "--question", question or model,
     ]  # fmt: skip
     if reads:
         command.append("--reads")
@@ -83,49 +86,71 @@ def main() -> None:
     parser.add_argument("--client", choices=["blocking", "async"], default="blocking")
     parser.add_argument("--in-flight", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--transport", choices=["auto", "inline", "shm"], default="auto")
-    parser.add_argument("--shape-of", choices=sorted(SHAPES), default="identity")
+    parser.add_argument("--places", choices=PLACES, default="prepared")
+    parser.add_argument("--question", choices=sorted(QUESTIONS), default="identity")
     parser.add_argument("--reads", action="store_true")
     options = parser.parse_args()
-    array = np.random.default_rng(1).random(SHAPES[options.shape_of], dtype=np.float32)
+    question = QUESTIONS[options.question]()
     if options.client == "async":
-        asyncio.run(_async_main(options, array))
+        asyncio.run(_async_main(options, question))
     else:
-        _blocking_main(options, array)
+        _blocking_main(options, question)
 
 
-def _blocking_main(options: argparse.Namespace, array: Any) -> None:
-    request = prepare(options.model, {INPUT: array})
-    with Client(options.run_dir, **_transport(options)) as client:
-        answer = client.infer(request)
-        if options.shape_of != "vad":
-            checked_answer(answer, array)
-        blocking_loop(client, request, options.in_flight, WARM_UP_SECONDS, reads=options.reads)
+def _blocking_main(options: argparse.Namespace, question: Question) -> None:
+    reads = question.output if options.reads else ""
+    with Client(options.run_dir) as client:
+        if options.places in OWN_PLACES:
+            lanes = [_placed(options, question, client) for _ in range(options.in_flight)]
+        else:
+            lanes = [_lane(options, question) for _ in range(options.in_flight)]
+            found = client.infer(*lanes[0])[question.output]
+            if question.expected is not None:
+                require_answer(found, question.expected)
+        blocking_loop(client, lanes, WARM_UP_SECONDS, reads=reads)
         before = _go()
-        _print(
-            blocking_loop(client, request, options.in_flight, options.seconds, reads=options.reads),
-            before,
-        )
+        _print(blocking_loop(client, lanes, options.seconds, reads=reads), before)
 
 
-async def _async_main(options: argparse.Namespace, array: Any) -> None:
-    request = prepare(options.model, {INPUT: array})
-    async with AsyncClient(options.run_dir, **_transport(options)) as client:
-        answer = await client.infer(request)
-        if options.shape_of != "vad":
-            checked_answer(answer, array)
-        await async_loop(client, request, options.in_flight, WARM_UP_SECONDS, reads=options.reads)
+async def _async_main(options: argparse.Namespace, question: Question) -> None:
+    reads = question.output if options.reads else ""
+    async with AsyncClient(options.run_dir) as client:
+        lanes = [_lane(options, question) for _ in range(options.in_flight)]
+        found = (await client.infer(*lanes[0]))[question.output]
+        if question.expected is not None:
+            require_answer(found, question.expected)
+        await async_loop(client, lanes, WARM_UP_SECONDS, reads=reads)
         before = _go()
-        _print(
-            await async_loop(
-                client, request, options.in_flight, options.seconds, reads=options.reads
-            ),
-            before,
-        )
+        _print(await async_loop(client, lanes, options.seconds, reads=reads), before)
 
 
-def _transport(options: argparse.Namespace) -> dict[str, Any]:
-    return {} if options.transport == "auto" else {"transport": options.transport}
+def _lane(options: argparse.Namespace, question: Question) -> Arguments:
+    if options.places in OWN_PLACES:
+        raise SystemExit("own places are measured with the blocking client only")
+    if options.places == "arrays":
+        return (options.model, question.inputs, question.outputs)
+    return (prepare(options.model, question.inputs, question.outputs),)
+
+
+def _placed(options: argparse.Namespace, question: Question, client: Client) -> Arguments:
+    """A request whose inputs lie in regions of its own, written once, as perf_analyzer does; asked
+    once, and its answer checked."""
+    inputs: list[InferInput] = []
+    for name, datatype, shape, *_, size, data in packed_arrays(question.inputs):
+        assert data is not None
+        region = client.region(size)
+        region.view[:] = data
+        inputs.append(region.input(name, datatype, shape))
+    expected = question.expected
+    if options.places == "lent":
+        request = prepare(options.model, inputs, question.outputs)
+        require_answer(client.infer(request)[question.output], expected)
+        return (request,)
+    region = client.region(expected.nbytes)
+    request = prepare(options.model, inputs, {question.output: region.place()})
+    client.infer(request)
+    require_answer(region.array("FP32", expected.shape), expected)
+    return (request,)
 
 
 def _go() -> Cpu:

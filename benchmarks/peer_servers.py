@@ -21,6 +21,7 @@ from typing import Final, Self
 READY_SECONDS_MAX: Final = 90.0
 STOP_SECONDS_MAX: Final = 40.0
 POLL_SECONDS: Final = 0.1
+VAD_MODEL_NAME: Final = "vad.onnx"
 
 
 class PeerServer:
@@ -88,6 +89,21 @@ class Triton(PeerServer):
             options.triton_command.replace("{repository}", str(repository)),
             f"http://{options.triton_http}/v2/health/ready",
             repository.parent / "triton.log",
+        )
+
+
+class Mosec(PeerServer):
+    """mosec with the speech detector; VAD_MODEL_NAME lies in the folder."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        host, _, port = options.mosec_http.partition(":")
+        script = Path(__file__).resolve().parent / "peers" / "mosec_vad.py"
+        command = [
+            "env", f"VAD_MODEL={folder / VAD_MODEL_NAME}", options.mosec_python, str(script),
+            "--address", host, "--port", port, "--log-level", "warning",
+        ]  # fmt: skip
+        super().__init__(
+            "mosec", shlex.join(command), f"http://{options.mosec_http}/", folder / "mosec.log"
         )
 
 

@@ -1,6 +1,6 @@
-"""naiad beside Triton (and mosec) on the same machine, workload by workload, round by round.
+"""naiad beside Triton and mosec on the same machine, workload by workload, round by round.
 
-    PYTHONPATH=src python -m benchmarks.versus native --rounds 7 \\
+    PYTHONPATH=src python -m benchmarks.versus native-64 large --rounds 7 \\
         --triton-command "tritonserver --model-repository={repository} ..."
 
 Every round runs each load once, one after the other, naiad first in even rounds and last in odd
@@ -19,18 +19,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from benchmarks import workloads
 from benchmarks.closed_loop import Measured
 from benchmarks.peer_servers import Triton
 from benchmarks.processes import cpu_of, end_on_sigterm, family_of, wait_for_quiet
+from benchmarks.report import Row, Verdict, append_rows, spread
 from benchmarks.workloads import Bar, Load
 
 from naiad.testing.server import Server, serve
@@ -39,27 +39,12 @@ IDLE_SECONDS: Final = 2.0
 QUIET_WAIT_SECONDS_MAX: Final = 20.0
 
 
-class Verdict(NamedTuple):
-    """One bar over all rounds."""
-
-    bar: Bar
-    median: float
-    lowest: float
-    highest: float
-    on_its_side: int
-    rounds: int
-
-    @property
-    def is_reached(self) -> bool:
-        return self.bar.is_met(self.median)
-
-
 def main() -> int:
     options = _options()
     end_on_sigterm()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="naiad-versus-")))
-        context = workloads.context_of(options, folder)
+        context = workloads.context_of(options, folder, stack)
         triton = stack.enter_context(Triton(options, context.peer_repository))
         arguments = ["--spares", "0"]
         naiad = stack.enter_context(serve(context.repository, arguments=arguments))
@@ -67,13 +52,13 @@ def main() -> int:
         _print_idle(naiad, triton)
         failed = 0
         for name in options.workloads:
-            loads, bars = workloads.WORKLOADS[name](context)
-            rounds = [_round(loads, index, options) for index in range(options.rounds)]
-            verdicts = [_verdict(bar, rounds) for bar in bars]
+            workload = workloads.WORKLOADS[name](context)
+            rounds = [_round(workload.loads, index, options) for index in range(options.rounds)]
+            verdicts = [_verdict(bar, rounds) for bar in workload.bars]
             failed += sum(not verdict.is_reached for verdict in verdicts)
             print("\n".join(_table(name, rounds, verdicts)), flush=True)
             if options.json:
-                _append(options.json, name, rounds)
+                append_rows(options.json, _rows(name, rounds))
     return 1 if failed else 0
 
 
@@ -91,6 +76,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--wrk", default="wrk")
     parser.add_argument(
         "--tritonclient-python", default=sys.executable, help="an interpreter with tritonclient"
+    )
+    parser.add_argument(
+        "--mosec-python", default=sys.executable, help="an interpreter with mosec and onnxruntime"
+    )
+    parser.add_argument("--mosec-http", default="127.0.0.1:18010")
+    parser.add_argument(
+        "--vad-model", default="", help="silero_vad_16k_op15.onnx, or the wheel that holds it"
     )
     parser.add_argument("--others-max", type=float, default=0.3, help="in cores, before a round")
     parser.add_argument("--json", help="append every round to this file")
@@ -119,15 +111,8 @@ def _round(loads: list[Load], index: int, options: argparse.Namespace) -> dict[s
 
 
 def _verdict(bar: Bar, rounds: list[dict[str, Measured]]) -> Verdict:
-    ratios = [bar.ratio(one) for one in rounds]
-    return Verdict(
-        bar,
-        statistics.median(ratios),
-        min(ratios),
-        max(ratios),
-        sum(map(bar.is_met, ratios)),
-        len(ratios),
-    )
+    sign = "≤" if bar.is_latency else "≥"
+    return Verdict(bar.title, sign, bar.limit, [bar.ratio(one) for one in rounds])
 
 
 def _table(name: str, rounds: list[dict[str, Measured]], verdicts: list[Verdict]) -> list[str]:
@@ -142,24 +127,16 @@ def _table(name: str, rounds: list[dict[str, Measured]], verdicts: list[Verdict]
         rates = [one[load].rate for one in rounds]
         p50 = statistics.median(one[load].p50_us for one in rounds) / 1e3
         p99 = statistics.median(one[load].p99_us for one in rounds) / 1e3
-        spread = f"{statistics.median(rates):.0f} ({min(rates):.0f}-{max(rates):.0f})"
-        lines.append(f"| {load} | {spread} | {p50:.2f} | {p99:.2f} |")
-    lines.append("")
-    for one in verdicts:
-        lines.append(
-            f"- {one.bar.title}: **{one.median:.2f}×** ({one.lowest:.2f}-{one.highest:.2f}); bar"
-            f" {one.bar.sign} {one.bar.limit:g}×, {one.on_its_side} of {one.rounds} rounds on its"
-            f" side: {'reached' if one.is_reached else 'MISSED'}"
-        )
-    return lines
+        lines.append(f"| {load} | {spread(rates)} | {p50:.2f} | {p99:.2f} |")
+    return [*lines, "", *map(str, verdicts)]
 
 
-def _append(path: str, name: str, rounds: list[dict[str, Measured]]) -> None:
-    with open(path, "a") as out:
-        for index, one in enumerate(rounds):
-            for load, found in one.items():
-                row = {"workload": name, "round": index, "load": load, **found._asdict()}
-                out.write(json.dumps(row) + "\n")
+def _rows(name: str, rounds: list[dict[str, Measured]]) -> list[Row]:
+    return [
+        {"benchmark": f"versus {name}", "round": index, "load": load, **found._asdict()}
+        for index, one in enumerate(rounds)
+        for load, found in one.items()
+    ]
 
 
 if __name__ == "__main__":

@@ -1,20 +1,28 @@
-"""What versus.py measures: for each workload its loads, and the bars that naiad has to reach."""
+"""What versus.py measures: for each workload its loads, and the bars that naiad has to reach.
+
+The peer of the bars is Triton with the least model there is (max_batch_size 0), as published
+benchmarks serve it; the same with Triton's dynamic batcher is measured beside it, for information.
+"""
 
 from __future__ import annotations
 
 import argparse
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-from benchmarks import foreign, native
+from benchmarks import foreign, native, vad
 from benchmarks.closed_loop import Measured
+from benchmarks.peer_servers import Mosec
+from benchmarks.questions import QUESTIONS
 
 HERE: Final = Path(__file__).resolve().parent
 OUR_MODELS: Final = ("identity", "identbig")
-PEER_MODELS: Final = ("identity", "identity_batched")
+PEER_MODELS: Final = ("identity", "identity_batched", "identbig")
+SHARED_MODELS: Final = ("identity_batched",)
+"""Of the peers' repository, which naiad serves as well: the very same config and model.py."""
 
 
 class Load(NamedTuple):
@@ -25,25 +33,19 @@ class Load(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """naiad's figure divided by the best of the peers' in the same round, against a limit."""
+    """naiad's figure divided by the best of the peers' in the same round, against a limit (None:
+    for information)."""
 
     title: str
     ours: str
     theirs: tuple[str, ...]
     is_latency: bool
-    limit: float
-
-    @property
-    def sign(self) -> str:
-        return "≤" if self.is_latency else "≥"
+    limit: float | None
 
     def ratio(self, one: dict[str, Measured]) -> float:
         if self.is_latency:
             return one[self.ours].p50_us / min(one[name].p50_us for name in self.theirs)
         return one[self.ours].rate / max(one[name].rate for name in self.theirs)
-
-    def is_met(self, ratio: float) -> bool:
-        return ratio <= self.limit if self.is_latency else ratio >= self.limit
 
 
 class Context(NamedTuple):
@@ -53,46 +55,56 @@ class Context(NamedTuple):
     folder: Path
     repository: Path
     peer_repository: Path
-    run_dir: str
+    stack: ExitStack
+    """Ends what a workload starts."""
+    run_dir: str = ""
     """Of the running naiad; empty until it runs."""
 
 
-Workload = tuple[list[Load], list[Bar]]
+class Workload(NamedTuple):
+    """The loads of each round, and the bars on them."""
+
+    loads: list[Load]
+    bars: list[Bar]
 
 
-def context_of(options: argparse.Namespace, folder: Path) -> Context:
+def context_of(options: argparse.Namespace, folder: Path, stack: ExitStack) -> Context:
     """The repositories of both sides, made in `folder`."""
     peers = folder / "peer_repository"
-    shutil.copytree(HERE / "peers" / "repository", peers)
-    shutil.rmtree(peers / "vad")
     ours = folder / "repository"
+    for name in PEER_MODELS:
+        shutil.copytree(HERE / "peers" / "repository" / name, peers / name)
+    for name in SHARED_MODELS:
+        shutil.copytree(HERE / "peers" / "repository" / name, ours / name)
     for name in OUR_MODELS:
         shutil.copytree(HERE.parent / "model_repository" / name, ours / name)
-    return Context(options, folder, ours, peers, "")
+    if "vad" in options.workloads:
+        vad.add_models(options.vad_model, ours, peers, folder)
+    return Context(options, folder, ours, peers, stack)
 
 
 def native_client(in_flight: int) -> Callable[[Context], Workload]:
-    """The native client on FP32 [1,16] identity against Triton's HTTP and gRPC.
-
-    Twice: against the least model there is (max_batch_size 0), and against the better of that and
-    one with Triton's dynamic batcher, which naiad's own model has as well.
-    """
+    """The native client on FP32 [1,16] identity against Triton's HTTP and gRPC."""
 
     def workload(context: Context) -> Workload:
         ours = f"naiad Client, {in_flight} in flight"
         loads = [_native(context, ours, "identity", in_flight)]
-        for model in PEER_MODELS:
-            loads.append(_wrk(context, model, in_flight))
-            loads.append(_perf_analyzer(context, "grpc", model, in_flight))
-        plain = tuple([load.name for load in loads[1:3]])
-        every = tuple([load.name for load in loads[1:]])
-        if in_flight == 1:
-            return loads, [Bar("p50 at 1 in flight", ours, every, True, 1.2)]
-        title = f"requests per second at {in_flight} in flight, the peer"
-        return loads, [
-            Bar(f"{title} without a batcher", ours, plain, False, 3.0),
-            Bar(f"{title} with and without", ours, every, False, 3.0),
-        ]
+        name = f"the same, the peer's model.py, {in_flight} in flight"
+        loads.append(_native(context, name, "identity_batched", in_flight, question="identity"))
+        loads.append(_wrk_triton(context, "identity", in_flight))
+        loads.append(_perf_analyzer(context, "grpc", "identity", in_flight))
+        loads.append(_wrk_triton(context, "identity_batched", in_flight))
+        loads.append(_perf_analyzer(context, "grpc", "identity_batched", in_flight))
+        names = tuple([load.name for load in loads])
+        what = f"requests per second at {in_flight} in flight"
+        return Workload(
+            loads,
+            [
+                Bar(what, ours, names[2:4], False, 3.0),
+                Bar(f"{what}, the peer with a batcher", ours, names[4:], False, None),
+                Bar(f"{what}, both with batcher and model.py", names[1], names[4:], False, None),
+            ],
+        )
 
     return workload
 
@@ -105,60 +117,120 @@ def python_service(in_flight: int) -> Callable[[Context], Workload]:
         loads = [
             _native(context, ours, "identity", in_flight, client="async", reads=True),
             _grpc_aio(context, "identity", in_flight),
-            _grpc_aio(context, "identity_batched", in_flight),
         ]
-        theirs = tuple(load.name for load in loads[1:])
         if in_flight != 1:
+            loads.append(_grpc_aio(context, "identity_batched", in_flight))
+            plain, batched = loads[1].name, loads[2].name
             title = f"requests per second at {in_flight} in flight, from Python"
-            return loads, [Bar(title, ours, theirs, False, 4.0)]
-        loads.append(_wrk(context, "identity", 1))
-        return loads, [
-            Bar("p50 at 1 in flight, from Python", ours, theirs, True, 0.6),
-            Bar("p50 at 1 in flight, against HTTP from C", ours, (loads[-1].name,), True, 1.2),
-        ]
+            return Workload(
+                loads,
+                [
+                    Bar(title, ours, (plain,), False, 4.0),
+                    Bar(f"{title}, the peer with a batcher", ours, (batched,), False, None),
+                ],
+            )
+        blocking = "naiad Client, 1 in flight"
+        loads.append(_native(context, blocking, "identity", 1, reads=True))
+        loads.append(_wrk_triton(context, "identity", 1))
+        aio, http = loads[1].name, loads[3].name
+        title = "p50 at 1 in flight"
+        return Workload(
+            loads,
+            [
+                Bar(f"{title}, AsyncClient against tritonclient's", ours, (aio,), True, 0.6),
+                Bar(f"{title}, AsyncClient against HTTP from C", ours, (http,), True, 1.2),
+                Bar(f"{title}, Client against HTTP from C", blocking, (http,), True, None),
+            ],
+        )
 
     return workload
 
 
 def large_tensors(context: Context) -> Workload:
-    """602,112 bytes each way, 4 in flight, both sides through shared memory."""
-    size = int(np.prod(native.SHAPES["identbig"])) * 4
-    ours = "naiad Client, 4 in flight"
-    loads = [_native(context, ours, "identbig", 4)]
-    loads += [_perf_analyzer(context, way, "identbig", 4, size) for way in ("http", "grpc")]
-    theirs = tuple(load.name for load in loads[1:])
-    return loads, [Bar("requests of 602,112 bytes per second", ours, theirs, False, 2.0)]
+    """602,112 bytes each way, 4 in flight, both sides through shared memory.
+
+    The bar is on own places for inputs and outputs, written once, which is what perf_analyzer has;
+    beside it what an application gets that passes arrays, and the outputs in the worker's memory.
+    """
+    expected: Any = QUESTIONS["identbig"]().expected
+    loads = [
+        _native(context, f"naiad Client, 4 in flight, {what}", "identbig", 4, places=places)
+        for places, what in (
+            ("placed", "inputs and outputs in own regions"),
+            ("lent", "inputs in own regions, outputs lent"),
+            ("arrays", "arrays, copied in each time"),
+        )
+    ]
+    ours = loads[0].name
+    others = [
+        _perf_analyzer(context, way, "identbig", 4, expected.nbytes) for way in ("http", "grpc")
+    ]
+    theirs = tuple([load.name for load in others])
+    title = "requests of 602,112 bytes per second"
+    bars = [Bar(title, ours, theirs, False, 2.0)]
+    bars += [Bar(load.name, load.name, theirs, False, None) for load in loads[1:]]
+    return Workload(loads + others, bars)
+
+
+def speech(context: Context) -> Workload:
+    """A small recurrent network, 16 in flight, batches of 8 within 1 ms, one instance everywhere.
+
+    The bar is on the python backend with the very model.py that Triton runs.
+    """
+    options = context.options
+    context.stack.enter_context(Mosec(options, context.folder))
+    urls = {"triton": _url(context, "vad"), "mosec": f"http://{options.mosec_http}/vad"}
+    vad.require_right_answers(context.run_dir, urls, context.folder)
+    frame = QUESTIONS["vad"]().inputs["INPUT0"]
+    ours = "naiad Client, python backend, batches of 8"
+    theirs = "triton HTTP, wrk, vad", "mosec HTTP, wrk, vad"
+    loads = [
+        _native(context, ours, "vad", 16, reads=True),
+        _native(context, "naiad Client, onnxruntime backend, no batches", "silero_vad", 16),
+        _wrk(context, theirs[0], urls["triton"], foreign.binary_body(frame), 16),
+        _wrk(context, theirs[1], urls["mosec"], foreign.raw_body(frame), 16),
+    ]
+    title = "frames of speech per second at 16 in flight"
+    return Workload(
+        loads,
+        [
+            Bar(title, ours, theirs, False, 1.2),
+            Bar("the same, onnxruntime backend", loads[1].name, theirs, False, None),
+        ],
+    )
 
 
 WORKLOADS: Final[dict[str, Callable[[Context], Workload]]] = {
     "native-64": native_client(64),
     "native-16": native_client(16),
-    "native-1": native_client(1),
     "python-16": python_service(16),
     "python-1": python_service(1),
     "large": large_tensors,
+    "vad": speech,
 }
 
 
-def _native(
-    context: Context, name: str, model: str, in_flight: int, **how: Any
-) -> Load:  # fmt: skip
+def _native(context: Context, name: str, model: str, in_flight: int, **how: Any) -> Load:
     def run(seconds: float) -> Measured:
         return native.run(context.run_dir, model, in_flight, seconds, **how).measured
 
     return Load(name, run)
 
 
-def _wrk(context: Context, model: str, in_flight: int) -> Load:
-    options = context.options
-    array = np.random.default_rng(1).random(native.SHAPES["identity"], dtype=np.float32)
-    url = f"http://{options.triton_http}/v2/models/{model}/infer"
-    body = foreign.binary_body(array)
+def _url(context: Context, model: str) -> str:
+    return f"http://{context.options.triton_http}/v2/models/{model}/infer"
 
+
+def _wrk_triton(context: Context, model: str, in_flight: int) -> Load:
+    body = foreign.binary_body(QUESTIONS["identity"]().expected)
+    return _wrk(context, f"triton HTTP, wrk, {model}", _url(context, model), body, in_flight)
+
+
+def _wrk(context: Context, name: str, url: str, body: foreign.Body, in_flight: int) -> Load:
     def run(seconds: float) -> Measured:
-        return foreign.wrk(options.wrk, url, body, in_flight, seconds, context.folder)
+        return foreign.wrk(context.options.wrk, url, body, in_flight, seconds, context.folder)
 
-    return Load(f"triton HTTP, wrk, {model}", run)
+    return Load(name, run)
 
 
 def _perf_analyzer(
