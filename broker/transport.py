@@ -100,7 +100,7 @@ class Transport:
     # --- in ------------------------------------------------------------------------------------
 
     def drain(self) -> Iterator[Received]:
-        """What has arrived, at most MESSAGES_PER_DRAIN_MAX messages; call it when a poll said so."""
+        """What has arrived, MESSAGES_PER_DRAIN_MAX at most; call it when a poll said so."""
         socket = self.socket
         for count in range(MESSAGES_PER_DRAIN_MAX):
             if count and not _get(socket, _EVENTS) & _POLLIN:

@@ -1,3 +1,3 @@
-"""naiad: an inference server that queues in one process and runs every model instance in its own."""
+"""naiad: an inference server that queues in one process and runs each model in its own."""
 
 __version__ = "0.1.0"
