@@ -1,0 +1,229 @@
+"""What the broker's decisions cost: the scheduler alone, with scripted clients and slots.
+
+    PYTHONPATH=src python -m benchmarks.core [--requests 20000] [--rounds 5] [--profile]
+
+One request's cost is all the time spent in `Scheduler.handle` for it: full admission (validation,
+budgets, a deadline, its place in the queue), its share of a batch, its result and its answer. No
+socket, no codec. Each message holds one request and each call of `handle` one event, which is the
+worst case: under load the loop hands over several at once. Prints a markdown table; the exit code
+is 1 when a line misses the bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import gc
+import pstats
+import statistics
+import sys
+from collections import deque
+from time import thread_time_ns
+from typing import Any, Final, NamedTuple
+
+from naiad.broker.core import events as e
+from naiad.broker.core.scheduler import Scheduler
+from naiad.broker.core.world import Limits
+from naiad.protocol import messages as m
+
+BAR_US: Final = 25.0
+RATIO_MAX: Final = 1.3
+ITEM_BYTES: Final = 64
+SLOT_OF_MODEL: Final = 1_000_000
+STEP_NS: Final = 10_000
+
+
+def _clock_ns() -> int:
+    """What reading the thread's clock twice costs: it counts CPU time, whoever else is running."""
+    found = []
+    for _ in range(2_000):
+        begun_ns = thread_time_ns()
+        found.append(thread_time_ns() - begun_ns)
+    return int(statistics.median(found))
+
+
+CLOCK_NS: Final = _clock_ns()
+
+
+class Case(NamedTuple):
+    """`queued` requests wait at all times; `rows` 1 is the default scheduler, else the batcher."""
+
+    queued: int
+    clients: int
+    models: int
+    rows: int
+
+
+class Script:
+    """One scheduler with its clients and slots, brought to a steady backlog."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.now_ns = 1_000_000_000
+        self.spent_ns = 0
+        self.scheduler = Scheduler(
+            incarnation=1, server="benchmark", software="0", first_number=1, explicit=True,
+            limits=Limits(session_requests_max=100_000, spares=0),
+        )  # fmt: skip
+        self._sent: deque[tuple[int, m.Batch]] = deque()
+        self._next = 0
+        self.answered = 0
+        self._take(self.scheduler.start((), None, self.now_ns))
+        self.names = [f"model_{number}" for number in range(case.models)]
+        for number, name in enumerate(self.names):
+            self._serve(number, name)
+        for client in range(case.clients):
+            self._handle(e.SessionOpened(client + 1, "client", 1, ()))
+        for _ in range(case.queued + case.models * case.rows):
+            self._handle(self._request())
+
+    def _serve(self, number: int, name: str) -> None:
+        config = _config(name, self.case.rows)
+        self._handle(e.SessionOpened(10_000_000, "operator", 1, ()))
+        actions = self._handle(e.ControlAsked(10_000_000, number, "load", {"model": name}, b""))
+        token = next(one.token for one in actions if isinstance(one, e.ScanRepository))
+        entry = {"name": name, "directory": "/x", "versions": [1], "config": config}
+        self._handle(e.RepositoryScanned(token, (entry,), None))
+        slot = SLOT_OF_MODEL + number
+        hello = m.SlotHello(b"", str(slot), "cpu", 1, "0", (), 0, 0, "", 0, (), (), ())
+        actions = self._handle(e.SlotOpened(slot, hello, 1))
+        load = next(
+            one.message
+            for one in actions
+            if isinstance(one, e.TellSlot) and isinstance(one.message, m.Load)
+        )
+        self._handle(e.InstanceLoaded(slot, load.instance, None, 1, config))
+
+    def _handle(self, event: e.Event) -> list[e.Action]:
+        self.now_ns += STEP_NS
+        actions = self.scheduler.handle((event,), self.now_ns)
+        self._take(actions)
+        return actions
+
+    def _take(self, actions: list[e.Action]) -> None:
+        for action in actions:
+            if isinstance(action, e.SendBatch):
+                self._sent.append((action.slot, action.batch))
+            elif isinstance(action, e.SendAnswers):
+                self.answered += len(action.answers)
+
+    def _request(self) -> e.RequestsArrived:
+        """One client sends one request in a message of its own."""
+        number = self._next
+        self._next += 1
+        case = self.case
+        shape = (ITEM_BYTES // 4,) if case.rows == 1 else (1, ITEM_BYTES // 4)
+        tensor = m.Tensor("X", "FP32", shape, 0, 0, 0, ITEM_BYTES)
+        model = self.names[number % case.models]
+        request = m.InferRequest(number, 1, model, -1, "", (tensor,), (), timeout_us=3_600_000_000)
+        frames = [b"\0" * ITEM_BYTES]
+        return e.RequestsArrived(number % case.clients + 1, (request,), frames)
+
+    def step(self) -> None:
+        """The worker that waited longest answers; as many new requests come as it answered."""
+        slot, batch = self._sent.popleft()
+        count = len(batch.requests)
+        results = []
+        for index, request in enumerate(batch.requests):
+            shape = request.inputs[0].shape
+            output = m.Tensor("Y", "FP32", shape, 0, 0, index * ITEM_BYTES, ITEM_BYTES)
+            results.append(m.BatchResult(None, (output,)))
+        message = m.Results(batch.id, tuple(results), m.Durations(10, 100, 10), 0, ())
+        events: list[e.Event] = [e.BatchFinished(slot, message, [bytes(count * ITEM_BYTES)])]
+        events += [self._request() for _ in range(count)]
+        handle = self.scheduler.handle
+        now_ns = self.now_ns
+        begun_ns = thread_time_ns()
+        done = [handle((event,), now_ns) for event in events]
+        self.spent_ns += thread_time_ns() - begun_ns - CLOCK_NS
+        self.now_ns = now_ns + STEP_NS
+        for actions in done:
+            self._take(actions)
+
+    def run(self, requests: int) -> float:
+        """Microseconds per request over about this many."""
+        self.spent_ns = 0
+        self.answered = 0
+        while self.answered < requests:
+            self.step()
+        return self.spent_ns / self.answered / 1e3
+
+
+def _config(name: str, rows: int) -> dict[str, Any]:
+    tensor = {"data_type": "TYPE_FP32", "dims": [ITEM_BYTES // 4]}
+    config: dict[str, Any] = {
+        "name": name,
+        "backend": "identity",
+        "max_batch_size": 0 if rows == 1 else rows,
+        "input": [{"name": "X", **tensor}],
+        "output": [{"name": "Y", **tensor}],
+        "instance_group": [{"name": name, "kind": "KIND_CPU", "count": 1}],
+    }
+    if rows > 1:
+        config["dynamic_batching"] = {}
+    return config
+
+
+def measure(case: Case, requests: int, rounds: int) -> float:
+    """Median over rounds, each on a fresh scheduler; collection as in the broker: never midway."""
+    found = []
+    for _ in range(rounds):
+        script = Script(case)
+        script.run(requests // 10)
+        gc.collect()
+        gc.freeze()
+        found.append(script.run(requests))
+        gc.unfreeze()
+    return statistics.median(found)
+
+
+def table(requests: int, rounds: int) -> bool:
+    """Print the table; whether every line reaches the bar."""
+    print("| batches of | clients | models | 1 queued | 1,000 queued | 10,000 queued | ratio |")
+    print("|---|---|---|---|---|---|---|")
+    is_reached = True
+    gc.disable()
+    for rows in (1, 8):
+        base_us = 0.0
+        for clients, models in ((1, 1), (200, 1), (1, 200), (200, 200)):
+            found = [
+                measure(Case(queued, clients, models, rows), requests, rounds)
+                for queued in (1, 1_000, 10_000)
+            ]
+            base_us = base_us or found[0]
+            ratio = max(found) / base_us
+            is_reached = is_reached and max(found) <= BAR_US and ratio <= RATIO_MAX
+            cells = " | ".join(f"{one:.1f}" for one in found)
+            print(f"| {rows} | {clients} | {models} | {cells} | {ratio:.2f} |", flush=True)
+    print(
+        f"\nMicroseconds per request. The bar: at most {BAR_US:.0f}, and at most {RATIO_MAX} times"
+        " the first figure of the block:"
+        f" {'reached' if is_reached else 'missed'}."
+    )
+    return is_reached
+
+
+def profile(requests: int) -> None:
+    """Where the time goes, at 1,000 queued, one client, one model, batches of 8."""
+    script = Script(Case(1_000, 1, 1, 8))
+    profiler = cProfile.Profile()
+    profiler.enable()
+    script.run(requests)
+    profiler.disable()
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The cost of the broker's decisions.")
+    parser.add_argument("--requests", type=int, default=20_000, help="per figure and round")
+    parser.add_argument("--rounds", type=int, default=5, help="the median of these counts")
+    parser.add_argument("--profile", action="store_true", help="show where the time goes instead")
+    arguments = parser.parse_args()
+    if arguments.profile:
+        profile(arguments.requests)
+        return 0
+    return 0 if table(arguments.requests, arguments.rounds) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
