@@ -144,20 +144,30 @@ class Dispatch:
         batch.start_ns = start_ns
         assert slot.instance is not None
         limit_ms = slot.instance.model.config.naiad.execution_timeout_ms
-        if limit_ms:
-            self._world.at(start_ns + limit_ms * 1_000_000, partial(self._overdue, slot, batch))
+        if limit_ms and not slot.is_watched:
+            self._watch(slot, start_ns + limit_ms * 1_000_000)
         busy_ns = slot.prediction.busy_ns(batch.rows)
         if busy_ns is None:
             slot.early_due_ns = 0
             return
         slot.early_due_ns = start_ns + busy_ns
 
-    def _overdue(self, slot: Slot, batch: Batch) -> None:
+    def _watch(self, slot: Slot, due_ns: int) -> None:
+        """One timer per slot, however many executions there are."""
+        slot.is_watched = True
+        self._world.at(due_ns, partial(self._look_at, slot))
+
+    def _look_at(self, slot: Slot) -> None:
         """The execution watchdog: a hung worker is killed, and its batch is suspect."""
-        if slot.current is not batch or slot.stopping:
+        slot.is_watched = False
+        batch = slot.current
+        if batch is None or slot.stopping or slot.instance is None:
             return
-        assert slot.instance is not None
         limit_ms = slot.instance.model.config.naiad.execution_timeout_ms
+        due_ns = batch.start_ns + limit_ms * 1_000_000
+        if self._world.now_ns < due_ns:
+            self._watch(slot, due_ns)
+            return
         reason = f"an execution took longer than naiad.execution_timeout_ms = {limit_ms} ms"
         self._world.log("error", f"worker {slot.name} pid {slot.pid}: {reason}")
         self._world.actions.append(KillSlot(slot.key, reason))

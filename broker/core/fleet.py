@@ -106,16 +106,22 @@ class Fleet:
         self._world.actions.append(TellSlot(slot.key, message, [config]))
 
     def _watch_load(self, slot: Slot, instance: Instance) -> None:
-        model = instance.model
-        limit_s = model.config.naiad.load_timeout_s
+        world = self._world
+        limit_s = instance.model.config.naiad.load_timeout_s
+        # By their numbers: the timer outlives most loads and must not keep their models.
+        key, ident = slot.key, instance.id
 
         def overdue() -> None:
-            if instance.slot is slot and instance.state is InstanceState.LOADING:
-                reason = f"loading took longer than naiad.load_timeout_s = {limit_s} s"
-                self._fail_version(model, reason)
-                self.kill(slot, reason)
+            loading = world.slots.get(key)
+            late = None if loading is None else loading.instance
+            if late is None or late.id != ident or late.state is not InstanceState.LOADING:
+                return
+            assert loading is not None
+            reason = f"loading took longer than naiad.load_timeout_s = {limit_s} s"
+            self._fail_version(late.model, reason)
+            self.kill(loading, reason)
 
-        self._world.at(self._world.now_ns + limit_s * 1_000_000_000, overdue)
+        world.at(world.now_ns + limit_s * 1_000_000_000, overdue)
 
     # --- slots come --------------------------------------------------------------------
 
@@ -442,9 +448,12 @@ class Fleet:
         grace_ns = limits.unwanted_grace_ns if brief else limits.stop_grace_ns
         self._world.actions.append(TellSlot(slot.key, m.Stop(grace_ns // 1_000_000), []))
 
+        key = slot.key
+
         def overdue() -> None:
-            if slot.key in self._world.slots:
-                self.kill(slot, "it did not stop within its grace")
+            late = self._world.slots.get(key)
+            if late is not None:
+                self.kill(late, "it did not stop within its grace")
 
         self._world.at(self._world.now_ns + grace_ns, overdue)
 

@@ -101,6 +101,8 @@ class Slot:
         self.prediction = Prediction()
         self.silent = False
         self.stopping = False
+        self.is_watched = False
+        """A timer will look how long its execution takes."""
         self.loading_since_ns = 0
 
     @property

@@ -1,0 +1,69 @@
+"""The watches over loads and executions keep nothing alive and do not pile up."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from support.simulated_bench import MS, Bench, S, config, parameters
+
+
+def test_a_model_that_is_gone_is_not_kept_by_the_watch_over_its_load() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    gone = weakref.ref(bench.model())
+    bench.control("unload", model="m")
+    bench.dies(slot, ordered=True)
+    bench.served(config(), edition="1")
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_load_that_takes_too_long_is_given_up() -> None:
+    bench = Bench()
+    bench.load(config(**parameters(load_timeout_s=2)))
+    slot = bench.worker()
+    bench.wait(1 * S)
+    assert bench.killed == []
+    bench.wait(1 * S)
+    assert set(bench.killed) == {slot}
+    assert "naiad.load_timeout_s = 2 s" in bench.model().reason
+
+
+def test_a_load_in_time_is_left_alone() -> None:
+    bench = Bench()
+    bench.served(config(**parameters(load_timeout_s=2)))
+    bench.wait(3 * S)
+    assert bench.killed == []
+
+
+def test_each_execution_has_the_whole_time() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config(**parameters(execution_timeout_ms=100)))
+    for ident in (1, 2, 3):
+        bench.ask(ident)
+        bench.wait(80 * MS)
+        bench.finish(slot)
+    assert bench.killed == []
+    bench.wait(1 * S)
+    bench.ask(4)
+    bench.wait(99 * MS)
+    assert bench.killed == []
+    bench.wait(1 * MS)
+    assert bench.killed == [slot]
+
+
+def test_many_executions_leave_one_watch() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config(**parameters(execution_timeout_ms=60_000)))
+    for ident in range(1, 101):
+        bench.ask(ident)
+        bench.wait(1 * MS)
+        bench.finish(slot)
+    end_ns = bench.now_ns + 120 * S
+    wakes = 0
+    while bench.scheduler.deadline_ns() <= end_ns:
+        bench.wait(bench.scheduler.deadline_ns() - bench.now_ns)
+        wakes += 1
+    assert wakes <= 2
+    assert bench.killed == []
