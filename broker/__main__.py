@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import resource
 import signal
 import sys
 import time
@@ -30,6 +31,12 @@ from naiad.protocol.endpoints import Endpoints
 
 _PR_SET_PDEATHSIG: Final = 1
 SECOND_NS: Final = 1_000_000_000
+DESCRIPTORS_MAX: Final = 1 << 20
+DESCRIPTORS_RESERVED: Final = 256
+"""For everything but connections: the log, the helper, files; and those accepted before a full
+house is noticed."""
+CLIENTS_SHARE: Final = 0.7
+"""Of the descriptors for connections; a client needs two (its pidfd), a worker three (its page)."""
 
 
 class ExitCode(IntEnum):
@@ -68,15 +75,18 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile) -> int:
     os.umask(0o077)
     frame_bytes_max = settings.inline_bytes_max
     outbox_bytes_max = settings.session_outbox_bytes_max
+    clients_max, workers_max = _connections_max()
     to_clients = Transport(
         context,
         endpoints.clients,
+        connections_max=clients_max,
         frame_bytes_max=frame_bytes_max,
         outbox_bytes_max=outbox_bytes_max,
     )
     to_workers = Transport(
         context,
         endpoints.workers,
+        connections_max=workers_max,
         frame_bytes_max=frame_bytes_max,
         outbox_bytes_max=outbox_bytes_max,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
@@ -113,6 +123,16 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile) -> int:
     code = loop.run(_names(settings), state.load())
     context.term()
     return code
+
+
+def _connections_max() -> tuple[int, int]:
+    """(clients, workers) for whom there are descriptors, after raising the limit all it may be."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if most == resource.RLIM_INFINITY:
+        most = DESCRIPTORS_MAX
+    left = max(0, most - DESCRIPTORS_RESERVED) / 2  # the other half: for who comes in a rush
+    return max(8, int(left * CLIENTS_SHARE / 2)), max(8, int(left * (1 - CLIENTS_SHARE) / 3))
 
 
 def _names(settings: Settings) -> tuple[str, ...] | None:

@@ -40,9 +40,11 @@ class Clients:
         self._log = log
         self._session_of: dict[bytes, int] = {}
         self._peer_of: dict[int, bytes] = {}
-        self._descriptor_of: dict[int, int] = {}
-        """Connection descriptor to session: how a DISCONNECTED finds its session."""
+        self._peer_at: dict[int, bytes] = {}
+        """By connection descriptor: how a DISCONNECTED finds its peer. (Not its session, which may
+        have moved to a new connection before the old one was seen to end.)"""
         self._faults = 0
+        self._was_full = False
         self._late: list[e.Event] = []
 
     # --- in --------------------------------------------------------------------------------------
@@ -117,17 +119,24 @@ class Clients:
             raise ProtocolError("HELLO of another session on the same connection")
         self._session_of[received.peer] = session
         self._peer_of[session] = received.peer
-        self._descriptor_of[descriptor] = session
+        self._peer_at[descriptor] = received.peer
         self._liveness.watch(session, is_slot=False, pid=peer.pid, pidfd=peer.pidfd)
         events.append(e.SessionOpened(session, hello.role, peer.pid, hello.leases))
 
     def disconnected(self) -> list[e.Event]:
         events: list[e.Event] = []
         for descriptor in self.transport.disconnected():
-            session = self._descriptor_of.pop(descriptor, None)
-            if session is not None and session in self._peer_of:
+            peer = self._peer_at.pop(descriptor, None)
+            session = None if peer is None else self._session_of.get(peer)
+            if session is not None:
                 self._forget(session, keep_watching=True)
                 events.append(e.SessionLost(session))
+        if self.transport.is_full != self._was_full:
+            self._was_full = self.transport.is_full
+            now = (
+                "no more are taken until some end" if self._was_full else "new ones are taken again"
+            )
+            self._log.write("error", f"connections of clients reach the limit of open files: {now}")
         return events
 
     def _forget(self, session: int, keep_watching: bool = False) -> None:
@@ -144,7 +153,7 @@ class Clients:
             last = " (later ones are not logged)" if self._faults == FAULTS_LOGGED_MAX else ""
             self._log.write("warning", f"a client was refused: {fault.message}{last}")
         session = self._session_of.get(peer)
-        self.transport.send(peer, [encode(m.Refused(str(fault.code), fault.message))])
+        self.transport.send_or_drop(peer, [encode(m.Refused(str(fault.code), fault.message))])
         if session is not None:
             self._forget(session)
             events.append(e.SessionEnded(session))
@@ -169,6 +178,10 @@ class Clients:
         if error is None:
             frames.append(json.dumps(action.result, separators=(",", ":")).encode())
         self._send(action.session, frames)
+
+    def forget_session(self, action: e.ForgetSession) -> None:
+        if action.session not in self._peer_of:
+            self._liveness.unwatch(action.session, is_slot=False)
 
     def refuse_session(self, action: e.CloseSession) -> None:
         peer = self._peer_of.get(action.session)

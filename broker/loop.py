@@ -74,6 +74,7 @@ class Loop:
             e.TellSlot: workers.tell,
             e.SendReply: clients.reply,
             e.CloseSession: clients.refuse_session,
+            e.ForgetSession: clients.forget_session,
             e.KillSlot: workers.kill,
             e.TellSupervisor: workers.tell_supervisor,
             e.ScanRepository: repository.ask,

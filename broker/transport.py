@@ -6,9 +6,11 @@ id; what they are to the scheduler is the loop's business.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket as sockets
 import struct
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +20,14 @@ from zmq.utils.monitor import parse_monitor_message
 MESSAGES_PER_DRAIN_MAX: Final = 256
 HIGH_WATER_MARK_MESSAGES: Final = 1000
 PAYLOAD_FRAMES_MAX: Final = 4096
+CLOSED_SUFFIX: Final = ".full"
+"""Of a socket's path while nobody can connect to it."""
+REOPEN_SHARE: Final = 0.9
+"""Of the connections allowed: with so few again, new ones are taken again."""
+BACKLOG: Final = 1024
+"""Connections that wait for libzmq to accept them: all clients at once after a restart."""
+OUTBOX_MESSAGE_BYTES: Final = 200
+"""What a kept message costs beyond the bytes of its frames."""
 COPY_BYTES_MAX: Final = 256 * 1024
 """Larger frames go to libzmq by reference; below, a copy costs less than the bookkeeping."""
 HEADER_ALLOWANCE_BYTES: Final = 1024 * 1024
@@ -55,6 +65,16 @@ class Peer(NamedTuple):
     pidfd: int
 
 
+class Outbox:
+    """What a peer that does not read now is owed, in order."""
+
+    __slots__ = ("messages", "size_bytes")
+
+    def __init__(self) -> None:
+        self.messages: deque[list[bytes]] = deque()
+        self.size_bytes = 0
+
+
 class Transport:
     """`start` binds; `close` ends. Everything in between is non-blocking."""
 
@@ -65,17 +85,23 @@ class Transport:
         *,
         frame_bytes_max: int,
         outbox_bytes_max: int,
+        connections_max: int,
         heartbeat_interval_ms: int = 0,
         heartbeat_timeout_ms: int = 0,
     ) -> None:
         self.address = address
+        self._path = address.removeprefix("ipc://")
         self._context = context
         self._frame_bytes_max = frame_bytes_max
         self._outbox_bytes_max = outbox_bytes_max
+        self._connections_max = connections_max
+        self._connections = 0
+        self.is_full = False
+        """No more connections are taken until some end."""
         self._heartbeat = (heartbeat_interval_ms, heartbeat_timeout_ms)
         self.socket: zmq.Socket[bytes]
         self.monitor: zmq.Socket[bytes]
-        self._outboxes: dict[bytes, tuple[list[list[bytes]], int]] = {}
+        self._outboxes: dict[bytes, Outbox] = {}
 
     def start(self) -> None:
         self.socket = self._context.socket(zmq.ROUTER)
@@ -83,16 +109,21 @@ class Transport:
         options.linger = 0
         options.set_hwm(HIGH_WATER_MARK_MESSAGES)
         options.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        options.setsockopt(zmq.BACKLOG, BACKLOG)
         options.setsockopt(zmq.MAXMSGSIZE, self._frame_bytes_max + HEADER_ALLOWANCE_BYTES)
         interval_ms, timeout_ms = self._heartbeat
         if interval_ms:
             options.setsockopt(zmq.HEARTBEAT_IVL, interval_ms)
             options.setsockopt(zmq.HEARTBEAT_TIMEOUT, timeout_ms)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self.monitor.linger = 0
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path + CLOSED_SUFFIX)
         self.socket.bind(self.address)
 
     def close(self) -> None:
+        if self.is_full:
+            self._open_door()  # for libzmq to find and remove it
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
         self.socket.close(linger=100)
@@ -119,49 +150,71 @@ class Transport:
             yield Received(peer, header, payload, first)
 
     def disconnected(self) -> list[int]:
-        """Descriptors of connections that ended since the last call."""
+        """Descriptors of connections that ended since the last call.
+
+        Also keeps the number of connections within its limit: libzmq aborts the process when there
+        is no descriptor left for one more, so the door is closed before.
+        """
         ended: list[int] = []
         while _get(self.monitor, _EVENTS) & _POLLIN:
             event = parse_monitor_message(self.monitor.recv_multipart(_NOBLOCK))
-            ended.append(int(event["value"]))
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                self._connections += 1
+            else:
+                self._connections -= 1
+                ended.append(int(event["value"]))
+        if self.is_full:
+            if self._connections <= self._connections_max * REOPEN_SHARE:
+                self._open_door()
+        elif self._connections >= self._connections_max:
+            # Not by unbinding: that would end all connections that came this way.
+            os.rename(self._path, self._path + CLOSED_SUFFIX)
+            self.is_full = True
         return ended
+
+    def _open_door(self) -> None:
+        os.rename(self._path + CLOSED_SUFFIX, self._path)
+        self.is_full = False
 
     # --- out -----------------------------------------------------------------------------------
 
     def send(self, peer: bytes, frames: list[bytes]) -> bool:
         """Send, or keep for later when the peer does not read. False: the peer is not there, or
         its outbox is over its limit: give it up."""
-        waiting = self._outboxes.get(peer)
-        if waiting is None:
+        outbox = self._outboxes.get(peer)
+        if outbox is None:
             sent = self._send_now(peer, frames)
             if sent is not None:
                 return sent
-            waiting = self._outboxes[peer] = ([], 0)
-        queued, size = waiting
-        size += sum(len(frame) for frame in frames)
-        if size > self._outbox_bytes_max:
+            outbox = self._outboxes[peer] = Outbox()
+        outbox.size_bytes += _kept_bytes(frames)
+        if outbox.size_bytes > self._outbox_bytes_max:
             self.forget(peer)
             return False
-        queued.append(frames)
-        self._outboxes[peer] = (queued, size)
+        outbox.messages.append(frames)
         return True
+
+    def send_or_drop(self, peer: bytes, frames: list[bytes]) -> None:
+        """Send what a peer may miss: nothing is kept for one that does not read."""
+        if peer not in self._outboxes:
+            self._send_now(peer, frames)
 
     def flush(self) -> list[bytes]:
         """Try the outboxes again; peers that are gone."""
         gone = []
-        for peer, (queued, _) in list(self._outboxes.items()):
-            while queued:
-                sent = self._send_now(peer, queued[0])
+        for peer, outbox in list(self._outboxes.items()):
+            messages = outbox.messages
+            while messages:
+                sent = self._send_now(peer, messages[0])
                 if sent is None:
                     break
                 if not sent:
                     gone.append(peer)
+                    messages.clear()
                     break
-                queued.pop(0)
-            if not queued or peer in gone:
-                self._outboxes.pop(peer, None)
-            else:
-                self._outboxes[peer] = (queued, sum(len(f) for one in queued for f in one))
+                outbox.size_bytes -= _kept_bytes(messages.popleft())
+            if not messages:
+                del self._outboxes[peer]
         return gone
 
     @property
@@ -188,6 +241,10 @@ class Transport:
                 return False
             raise
         return True
+
+
+def _kept_bytes(frames: list[bytes]) -> int:
+    return OUTBOX_MESSAGE_BYTES + sum([len(frame) for frame in frames])
 
 
 def peer_of(descriptor: int) -> Peer:

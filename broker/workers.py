@@ -30,6 +30,10 @@ SUSPICION_NS: Final = 100_000_000
 """From a lost connection to SIGKILL: time to say hello again on a new one."""
 LEAVING_NS: Final = 120_000_000_000
 """For a worker that ended its connection in order to unload; its own grace is shorter."""
+FAULTS_LOGGED_MAX: Final = 100
+"""Garbage can come without end; after this many lines it is only refused."""
+STATUSES_MAX: Final = 256
+"""Exits the supervisor told of and nobody has asked for yet; the oldest are forgotten."""
 STATUS_WAIT_NS: Final = 50_000_000
 """How long a death waits for the supervisor's word on how it came about."""
 REGIONS_CHECKED_MAX: Final = 1024
@@ -63,9 +67,12 @@ class Workers:
         self._log = log
         self._processes: dict[int, _Process] = {}
         self._by_peer: dict[bytes, _Process] = {}
-        self._by_descriptor: dict[int, _Process] = {}
+        self._peer_at: dict[int, bytes] = {}
+        """By connection descriptor: how a DISCONNECTED finds its peer."""
         self._suspects: dict[int, _Process] = {}
         self._supervisor: bytes | None = None
+        self._supervisor_secret = b""
+        self._faults = 0
         self._statuses: dict[int, int] = {}
 
     # --- in ----------------------------------------------------------------------------
@@ -76,11 +83,15 @@ class Workers:
             try:
                 self._take(received, events)
             except NaiadError as fault:
-                self._log.write("warning", f"a peer of the workers' socket: {fault.message}")
-                self.transport.send(
-                    received.peer, [encode(m.Refused(str(fault.code), fault.message))]
-                )
+                self._refuse(received.peer, fault)
         return events
+
+    def _refuse(self, peer: bytes, fault: NaiadError) -> None:
+        self._faults += 1
+        if self._faults <= FAULTS_LOGGED_MAX:
+            last = " (later ones are not logged)" if self._faults == FAULTS_LOGGED_MAX else ""
+            self._log.write("warning", f"a peer of the workers' socket: {fault.message}{last}")
+        self.transport.send_or_drop(peer, [encode(m.Refused(str(fault.code), fault.message))])
 
     def _take(self, received: Received, events: list[e.Event]) -> None:
         payload = received.payload
@@ -93,12 +104,14 @@ class Workers:
             case m.SlotHello():
                 events += self.disconnected()
                 self._hello(received, message, events)
-            case m.SupervisorHello():
-                self._check_uid(received)
-                self._supervisor = received.peer
+            case m.SupervisorHello(secret):
+                events += self.disconnected()
+                self._take_supervisor(received, secret)
                 events.append(e.SupervisorOpened())
             case m.Exited(_, pid, status) if received.peer == self._supervisor:
                 self._statuses[pid] = status
+                if len(self._statuses) > STATUSES_MAX:
+                    del self._statuses[next(iter(self._statuses))]
             case m.Spawned() if received.peer == self._supervisor:
                 pass
             case m.Loaded(instance, error, load_ns) if process is not None:
@@ -112,6 +125,16 @@ class Workers:
                     f"{type(message).__name__} from a peer that did not say hello as one that may"
                     " send it"
                 )
+
+    def _take_supervisor(self, received: Received, secret: bytes) -> None:
+        """There is one at a time; it may say hello again on a new connection."""
+        descriptor, peer = self._check_uid(received)
+        os.close(peer.pidfd)
+        if self._supervisor is not None and secret != self._supervisor_secret:
+            raise ProtocolError("another supervisor is connected; only one can start workers")
+        self._supervisor = received.peer
+        self._supervisor_secret = secret
+        self._peer_at[descriptor] = received.peer
 
     def _check_uid(self, received: Received) -> tuple[int, Peer]:
         try:
@@ -146,7 +169,7 @@ class Workers:
             process.kill_at_ns = 0
             self._suspects.pop(key, None)
         self._by_peer[received.peer] = process
-        self._by_descriptor[descriptor] = process
+        self._peer_at[descriptor] = received.peer
         self._liveness.watch(key, is_slot=True, pid=peer.pid, pidfd=peer.pidfd)
         events.append(e.SlotOpened(key, hello, peer.pid))
 
@@ -155,14 +178,16 @@ class Workers:
         now_ns = time.monotonic_ns()
         events: list[e.Event] = []
         for descriptor in self.transport.disconnected():
-            process = self._by_descriptor.pop(descriptor, None)
-            if process is None or process.dead_since_ns or process.peer is None:
+            peer = self._peer_at.pop(descriptor, None)
+            if peer is None:
                 continue
-            if descriptor in self._by_descriptor:
+            if peer == self._supervisor:
+                self._supervisor = None
+            process = self._by_peer.pop(peer, None)
+            if process is None:
                 continue
-            self._by_peer.pop(process.peer, None)
             process.peer = None
-            if process.kill_at_ns:
+            if process.dead_since_ns or process.kill_at_ns:
                 continue
             self._suspects[process.key] = process
             if _is_leaving(process):
@@ -231,9 +256,9 @@ class Workers:
         return e.SlotDied(process.key, reason, executing, ordered, truncated, begun)
 
     def _reason(self, process: _Process, page: PageState | None) -> str:
+        status = self._statuses.pop(process.pid, None)
         if process.kill_reason:
             return f"killed: {process.kill_reason}"
-        status = self._statuses.pop(process.pid, None)
         if status is None:
             first = self._first_stack_line(process)
             if first:
@@ -270,7 +295,6 @@ class Workers:
         if process.peer is not None:
             self._by_peer.pop(process.peer, None)
             self.transport.forget(process.peer)
-        self._by_descriptor = {d: p for d, p in self._by_descriptor.items() if p is not process}
         self._liveness.unwatch(process.key, is_slot=True)
         if process.page is not None:
             process.page.close()

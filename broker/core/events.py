@@ -247,6 +247,12 @@ class CloseSession(NamedTuple):
     error: NaiadError
 
 
+class ForgetSession(NamedTuple):
+    """It has ended, and unless it has come back its process need not be watched any more."""
+
+    session: int
+
+
 class KillSlot(NamedTuple):
     slot: int
     reason: str
@@ -295,6 +301,7 @@ Action = (
     | TellSlot
     | SendReply
     | CloseSession
+    | ForgetSession
     | KillSlot
     | TellSupervisor
     | ScanRepository

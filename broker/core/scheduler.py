@@ -290,6 +290,7 @@ class Scheduler:
             return
         session.ended = True
         self.world.sessions.pop(session.key, None)
+        self.world.actions.append(e.ForgetSession(session.key))
         for job in list(session.jobs.values()):
             self._dispatch.cancel(job, cancelled_error())
         self._memory.session_ended(session)

@@ -214,7 +214,11 @@ def test_a_line_is_one_line_whatever_is_in_it() -> None:
 def transport(tmp_path: Path) -> Iterator[Transport]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     one = Transport(
-        context, f"ipc://{tmp_path}/t.sock", frame_bytes_max=1 << 20, outbox_bytes_max=1 << 20
+        context,
+        f"ipc://{tmp_path}/t.sock",
+        frame_bytes_max=1 << 20,
+        outbox_bytes_max=1 << 20,
+        connections_max=20,
     )
     one.start()
     yield one
