@@ -131,7 +131,8 @@ class Connection:
                 self.send(message)
         self._close_sockets(BYE_LINGER_MS if goodbye else 0)
         if self._own_context and self._context is not None:
-            self._context.term()
+            # Not term(): a socket that an interruption left behind would block it for ever.
+            self._context.destroy(linger=0)
             self._context = None
 
     def _close_sockets(self, linger_ms: int) -> None:

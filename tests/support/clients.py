@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
+import json
 import os
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -19,37 +24,59 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 20.0
 
 
+@functools.cache
+def nursery() -> subprocess.Popen[str]:
+    """The process that brokers are forked from; it ends with this one."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "support.echo_broker", "--nurse"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+    atexit.register(end, process)
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    process.stdout.close()
+    process.wait()
+
+
 class Broker:
-    """support.echo_broker as a child process."""
+    """support.echo_broker in a process of its own."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self.process: subprocess.Popen[str] | None = None
+        self.pid = 0
 
     def start(self, *options: str) -> Broker:
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
-        command = [sys.executable, "-m", "support.echo_broker", "--run-dir", str(self.run_dir)]
-        self.process = subprocess.Popen(
-            [*command, *options], stdout=subprocess.PIPE, env=environment, text=True
-        )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n"
+        nurse = nursery()
+        assert nurse.stdin is not None
+        assert nurse.stdout is not None
+        nurse.stdin.write(json.dumps(["--run-dir", str(self.run_dir), *options]) + "\n")
+        nurse.stdin.flush()
+        word, pid = nurse.stdout.readline().split()
+        assert word == "ready"
+        self.pid = int(pid)
         return self
 
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            assert self.process.stdout is not None
-            self.process.stdout.close()
-            self.process = None
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal, and return when the process is gone."""
+        pid, self.pid = self.pid, 0
+        if pid:
+            descriptor = os.pidfd_open(pid)
+            os.kill(pid, number)
+            assert select.select([descriptor], [], [], PATIENCE_S)[0]
+            os.close(descriptor)
 
     def stop(self) -> None:
         """Let it clean up (its segment)."""
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(PATIENCE_S)
-            self.kill()
+        self.kill(signal.SIGTERM)
 
 
 class Caller:

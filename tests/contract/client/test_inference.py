@@ -106,8 +106,8 @@ def test_control_calls(broker: Broker, connect: Connect) -> None:
     client = connect()
     assert client.do("live") is True
     assert client.do("ready") is True
-    with pytest.raises(RequestError, match="no statistics") as raised:
-        client.do("statistics", "echo")
+    with pytest.raises(RequestError, match="no model_config") as raised:
+        client.do("config", "echo")
     assert raised.value.code is Code.UNSUPPORTED
     with pytest.raises(RequestError, match="non-empty string"):
         client.do("load", "")
