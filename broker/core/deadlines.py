@@ -23,12 +23,14 @@ class Timed(Protocol):
 class Deadlines:
     """Ordered set of things with `deadline_ns` (0: none) and `timeout_ns` (which lane)."""
 
-    __slots__ = ("_heap", "_in_heap", "_lanes")
+    __slots__ = ("_heap", "_in_heap", "_lanes", "_not_before_ns")
 
     def __init__(self) -> None:
         self._lanes: dict[int, OrderedDict[int, Timed]] = {}
         self._heap: list[tuple[int, int]] = []
         self._in_heap: dict[int, Timed] = {}
+        self._not_before_ns = NEVER_NS
+        """Nothing is due before this moment; perhaps not then either, when that was discarded."""
 
     @property
     def is_active(self) -> bool:
@@ -39,6 +41,8 @@ class Deadlines:
         return len(self._in_heap) + sum(len(lane) for lane in self._lanes.values())
 
     def add(self, item: Timed) -> None:
+        if item.deadline_ns < self._not_before_ns:
+            self._not_before_ns = item.deadline_ns
         lane = self._lanes.get(item.timeout_ns)
         if lane is None and len(self._lanes) < LANES_MAX:
             lane = self._lanes[item.timeout_ns] = OrderedDict()
@@ -76,6 +80,8 @@ class Deadlines:
     def pop_due(self, now_ns: int) -> list[Timed]:
         """Remove and return everything whose deadline is not after now."""
         due: list[Timed] = []
+        if now_ns < self._not_before_ns:
+            return due
         for timeout_ns, lane in list(self._lanes.items()):
             while lane:
                 item = next(iter(lane.values()))
@@ -90,6 +96,7 @@ class Deadlines:
             waiting = self._in_heap.pop(number, None)
             if waiting is not None:
                 due.append(waiting)
+        self._not_before_ns = self.next_ns()
         return due
 
     def _compact(self) -> None:
