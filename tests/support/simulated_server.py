@@ -77,6 +77,8 @@ class Server:
         """Living processes by key; a dead one leaves when the shell has told its death."""
         self.names: tuple[str, ...] | None = None
         self.replies: dict[int, Callable[[Any, Any], None]] = {}
+        self._connections: list[Connection] = []
+        """All of this broker's life, also those that have not said hello yet."""
         self._clients: dict[int, Connection] = {}
         self._slots: dict[int, Connection] = {}
         self._ordered: dict[int, str] = {}
@@ -121,8 +123,10 @@ class Server:
         self._inbox.clear()
         self._turn_ns = NEVER_NS
         self._ordered.clear()
-        for connection in [*self._clients.values(), *self._slots.values()]:
-            self._cut(connection)
+        for connection in self._connections:
+            if connection.is_open:
+                self._cut(connection)
+        self._connections.clear()
         self._clients.clear()
         self._slots.clear()
         self.replies.clear()
@@ -242,7 +246,11 @@ class Server:
             if peer.connection is connection:
                 peer.received(*message)
 
-        return Connection(self.agenda, self.random, peer=peer, to_broker=to_broker, to_peer=to_peer)
+        connection = Connection(
+            self.agenda, self.random, peer=peer, to_broker=to_broker, to_peer=to_peer
+        )
+        self._connections.append(connection)
+        return connection
 
     def _from_client(self, connection: Connection, received: Any) -> None:
         message, frames = received
