@@ -208,7 +208,8 @@ class BlockingDriver:
                     if self.leader == 0:
                         self.leader = me
                     else:
-                        ticket = self._follow(waitable)
+                        ticket = threading.Lock()
+                        self._follow(waitable, ticket)
                 if ticket is None:
                     self._lead(waitable, deadline_ns)
                 elif deadline_ns:
@@ -216,13 +217,12 @@ class BlockingDriver:
                 else:
                     ticket.acquire()
             finally:
-                self._step_back(me, ticket)
+                self._surely_step_back(me, ticket)
             if deadline_ns and _now_ns() >= deadline_ns:
                 break
         return waitable.state is not PENDING
 
-    def _follow(self, waitable: Waitable) -> threading.Lock:
-        ticket = threading.Lock()
+    def _follow(self, waitable: Waitable, ticket: threading.Lock) -> None:
         ticket.acquire()
         if waitable.tickets is None:
             waitable.tickets = [ticket]
@@ -232,7 +232,18 @@ class BlockingDriver:
         if self._errand is not None and self._errand.state is PENDING:
             self._errand.state = DONE
             os.write(self._wake, _EVENT)
-        return ticket
+
+    def _surely_step_back(self, me: int, ticket: threading.Lock | None) -> None:
+        """A leader that never leaves would stop everybody: interruptions have to wait for this."""
+        interruption: KeyboardInterrupt | None = None
+        while True:
+            try:
+                self._step_back(me, ticket)
+                break
+            except KeyboardInterrupt as raised:
+                interruption = raised
+        if interruption is not None:
+            raise interruption
 
     def _step_back(self, me: int, ticket: threading.Lock | None) -> None:
         """Stop leading or following, and see to it that somebody leads if anybody waits."""
