@@ -69,6 +69,19 @@ HANGS_IN_INITIALIZE = python_model(
 )
 """For as long as there is a file `<model>.hang` beside the model's directory."""
 
+HOLDS = python_model(
+    """
+    while os.path.exists(self.hold):
+        time.sleep(0.005)
+    return [output(array_of(request)) for request in requests]
+    """,
+    more="""
+    def initialize(self, args):
+        self.hold = args["model_repository"] + ".hold"
+    """,
+)
+"""Executes for as long as there is a file `<model>.hold` beside the model's directory."""
+
 HANGS_IN_FINALIZE = python_model(
     "return [output(array_of(request)) for request in requests]",
     more="""

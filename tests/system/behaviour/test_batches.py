@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     )
     directory = add_onnx_adder(repository, "adder", dims=("n", 4))
     (directory / "config.pbtxt").write_text(f"max_batch_size: 8\n{WAIT_FOR_MORE}\n")
-    with serve(repository) as server:
+    with serve(repository, arguments=["--spares", "0"]) as server:
         yield server
 
 

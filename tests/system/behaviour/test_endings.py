@@ -25,6 +25,7 @@ from support.models import add_echo, add_python
 from support.models_python import (
     HANGS_IN_FINALIZE,
     HANGS_IN_INITIALIZE,
+    HOLDS,
     TAKES_ITS_TIME_TO_FINALIZE,
     python_model,
 )
@@ -55,6 +56,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_echo(repository, "echo")
     deaf = python_model("time.sleep(60)\nreturn [output(array_of(one)) for one in requests]")
     add_python(repository, "deaf", deaf)
+    add_python(repository, "holds", HOLDS)
     add_python(repository, "hangs", HANGS_IN_INITIALIZE)
     add_python(repository, "never_ends", HANGS_IN_FINALIZE)
     add_python(repository, "leisurely", TAKES_ITS_TIME_TO_FINALIZE)
@@ -100,19 +102,17 @@ def executing(client: Client, model: str) -> int:
     return int(row["executing"])
 
 
-@pytest.mark.parametrize(("model", "going"), [("echo", "exit"), ("echo", "kill"), ("deaf", "exit")])
-def test_a_client_that_left_before_its_answer_holds_nothing_up(
-    repository: Path, model: str, going: str
-) -> None:
-    with serving(repository, model) as server:
+def test_clients_that_left_before_their_answers_hold_nothing_up(repository: Path) -> None:
+    with serving(repository, "echo", "deaf") as server:
         client = server.client()
-        with guest_of(server, model) as guest:
-            wait_until(lambda: executing(client, model) == 1, "it executes")
-            if going == "kill":
-                guest.kill()
-        wait_until(lambda: len(client.status()["sessions"]) == 1, "its session has ended")
-        if model == "echo":  # this one asks whether it was cancelled
-            wait_until(lambda: executing(client, model) == 0, "its execution has ended")
+        for model, going in (("echo", "exit"), ("echo", "kill"), ("deaf", "exit")):
+            with guest_of(server, model) as guest:
+                wait_until(lambda asked=model: executing(client, asked) == 1, "it executes")  # type: ignore[misc]
+                if going == "kill":
+                    guest.kill()
+            wait_until(lambda: len(client.status()["sessions"]) == 1, "its session has ended")
+            if model == "echo":  # this one asks whether it was cancelled
+                wait_until(lambda: executing(client, "echo") == 0, "its execution has ended")
         asked = time.monotonic()
         assert server.stop() == ExitCode.DONE
         assert time.monotonic() - asked < AT_ONCE_S
@@ -121,30 +121,31 @@ def test_a_client_that_left_before_its_answer_holds_nothing_up(
 def test_what_is_in_flight_is_answered_before_the_end_and_what_comes_late_is_told_so(
     repository: Path,
 ) -> None:
-    with serving(repository, "echo") as server:
+    hold = repository / "holds.hold"
+    hold.touch()
+    with serving(repository, "holds") as server:
         client = server.client()
-        running = client.submit("echo", ARRAYS, parameters={"sleep_ms": 700})
-        queued = client.submit("echo", ARRAYS)
-        wait_until(lambda: executing(client, "echo") == 1, "it executes")
+        running, queued = [client.submit("holds", ARRAYS) for _ in range(2)]
+        wait_until(lambda: executing(client, "holds") == 1, "it executes")
         os.kill(server.process.pid, signal.SIGTERM)
         wait_until(lambda: not client.ready(), "it says that it is not ready")
         with pytest.raises(NaiadError, match="Server is stopping") as caught:
-            client.infer("echo", ARRAYS)
+            client.infer("holds", ARRAYS)
         assert caught.value.code == Code.DRAINING
         assert caught.value.retryable
+        hold.unlink()
         for future in (running, queued):
             assert (future.result(timeout=20)["OUTPUT0"] == ARRAYS["INPUT0"]).all()
         assert server.process.wait(AT_ONCE_S) == ExitCode.DONE
 
 
-@pytest.mark.parametrize("model", ["echo", "deaf"])
 def test_when_the_drain_time_is_over_the_rest_is_told_and_the_exit_code_says_so(
-    repository: Path, model: str
+    repository: Path,
 ) -> None:
-    with ending_with(ExitCode.DRAIN_TIMED_OUT, serving(repository, model, drain_s=1)) as server:
+    with ending_with(ExitCode.DRAIN_TIMED_OUT, serving(repository, "deaf", drain_s=1)) as server:
         client = server.client()
-        future = client.submit(model, ARRAYS, parameters={"sleep_ms": 60_000})
-        wait_until(lambda: executing(client, model) == 1, "it executes")
+        future = client.submit("deaf", ARRAYS)
+        wait_until(lambda: executing(client, "deaf") == 1, "it executes")
         children = server.pids
         asked = time.monotonic()
         os.kill(server.process.pid, signal.SIGTERM)

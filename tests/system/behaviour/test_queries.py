@@ -97,7 +97,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     add_echo(repository, "newest", versions=(9, 10))
     for name, (text, _) in REFUSED.items():
         write_config(repository, name, text)
-    with serve(repository) as server:
+    with serve(repository, arguments=["--spares", "0"]) as server:
         yield server
 
 

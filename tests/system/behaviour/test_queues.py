@@ -56,7 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     add_python(repository, "python", SLEEPS, max_batch_size=1, extra=BOUNDED)
     limits = {"naiad.max_queue_size": 2, "naiad.queue_timeout_us": round(TIMEOUT_S * 1e6)}
     add_echo(repository, "plain", max_batch_size=1, parameters=limits)
-    with serve(repository) as server:
+    with serve(repository, arguments=["--spares", "0"]) as server:
         yield server
 
 

@@ -50,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     add_python(repository, "python", ECHO, ["INPUT0 BYTES -1"], ["OUTPUT0 BYTES -1"])
     add_python(repository, "types", MANY_TYPES, ["INPUT0 BYTES 1"], ["OUTPUT0 BYTES 3"])
     add_onnx_echo(repository, "onnx", "BYTES", ("n",), NO_BATCHES)
-    with serve(repository) as server:
+    with serve(repository, arguments=["--spares", "0"]) as server:
         yield server
 
 

@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     inputs, outputs = [f"INPUT{one}" for one in PAIR], [f"OUTPUT{one}" for one in PAIR]
     add_python(repository, "add_sub", ADD_SUB, inputs, outputs)
     add_python(repository, "large", AS_LARGE_AS_ASKED, ["INPUT0 INT64 1"], ["OUTPUT0 FP32 -1"])
-    with serve(repository) as server:
+    with serve(repository, arguments=["--spares", "0"]) as server:
         yield server
 
 
