@@ -12,7 +12,6 @@ core, its units): a round with more than --others-max there is tried again, at m
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Final, NamedTuple
 from benchmarks import native
 from benchmarks.closed_loop import Measured
 from benchmarks.processes import Cpu, cpu_of, end_on_sigterm, machine_busy_seconds, wait_for_quiet
+from benchmarks.report import Row, Verdict, append_rows, spread
 
 from naiad.client import Client
 from naiad.testing.server import Server, serve
@@ -53,11 +53,11 @@ def main() -> int:
         for _ in range(options.rounds):
             for in_flight in options.concurrency:
                 rounds[in_flight].append(_quiet_round(server, options, in_flight))
+    verdicts = _verdicts(rounds)
+    print("\n".join([*_table(rounds, options), "", *map(str, verdicts)]), flush=True)
     if options.json:
-        print(json.dumps({n: [_as_json(one) for one in rows] for n, rows in rounds.items()}))
-    else:
-        print("\n".join(_table(rounds, options)))
-    return 0 if _within_bars(rounds) else 1
+        append_rows(options.json, _rows(rounds))
+    return 0 if all(verdict.is_reached for verdict in verdicts) else 1
 
 
 def _options() -> argparse.Namespace:
@@ -70,7 +70,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--concurrency", type=_numbers, default=[1, 16, 64])
     parser.add_argument("--others-max", type=float, default=0.15, help="in cores")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", help="append every round to this file")
     parser.add_argument("--client", choices=["blocking", "async"], default="blocking")
     parser.add_argument("--reads", action="store_true", help="take each answer as an array, too")
     return parser.parse_args()
@@ -132,44 +132,57 @@ def _server_pids(server: Server, model: str) -> dict[str, int]:
 def _table(rounds: dict[int, list[Round]], options: argparse.Namespace) -> list[str]:
     processes = list(BARS_US)
     heads = ["in flight", "req/s", "p50 µs", "p99 µs"]
-    heads += [f"{name} µs/req (of it system)" for name in processes] + [
-        "errors",
-        "others, cores (max)",
+    heads += [f"{name} µs/req (of it system)" for name in processes]
+    heads += ["errors", "others, cores (max)"]
+    lines = [
+        "",
+        f"### CPU per request: {options.rounds} rounds of {options.seconds:g} s",
+        "",
+        f"| {' | '.join(heads)} |",
+        "|" + "---|" * len(heads),
     ]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for in_flight, rows in rounds.items():
-        rates = [row.measured.rate for row in rows]
         cells = [
             f"{in_flight}",
-            f"{statistics.median(rates):.0f} ({min(rates):.0f}-{max(rates):.0f})",
+            spread([row.measured.rate for row in rows]),
             f"{statistics.median(row.measured.p50_us for row in rows):.0f}",
             f"{statistics.median(row.measured.p99_us for row in rows):.0f}",
         ]
         for name in processes:
-            values = [row.cpu_us[name] for row in rows]
-            cells.append(
-                f"{statistics.median(values):.1f} ({min(values):.1f}-{max(values):.1f};"
-                f" {statistics.median(row.system_us[name] for row in rows):.1f})"
-            )
+            of_it = statistics.median(row.system_us[name] for row in rows)
+            whole = spread([row.cpu_us[name] for row in rows], "{:.1f}".format)
+            cells.append(f"{whole.removesuffix(')')}; {of_it:.1f})")
         cells.append(str(sum(row.measured.errors for row in rows)))
         cells.append(f"{max(row.others_cores for row in rows):.2f}")
         lines.append(f"| {' | '.join(cells)} |")
-    for name, bar in BARS_US.items() if BAR_IN_FLIGHT in rounds else ():
-        value = statistics.median(row.cpu_us[name] for row in rounds[BAR_IN_FLIGHT])
-        verdict = "reached" if value <= bar else "MISSED"
-        lines.append(f"{name}: {value:.1f} µs at {BAR_IN_FLIGHT} in flight, bar {bar:g}: {verdict}")
-    return [*lines, f"Medians of {options.rounds} rounds of {options.seconds:g} s (min-max)."]
+    return lines
 
 
-def _within_bars(rounds: dict[int, list[Round]]) -> bool:
+def _verdicts(rounds: dict[int, list[Round]]) -> list[Verdict]:
     rows = rounds.get(BAR_IN_FLIGHT, [])
-    return not rows or all(
-        statistics.median(row.cpu_us[name] for row in rows) <= bar for name, bar in BARS_US.items()
-    )
+    return [
+        Verdict(
+            f"CPU of the {name} per request at {BAR_IN_FLIGHT} in flight",
+            "≤", bar, [row.cpu_us[name] for row in rows], " µs",
+        )
+        for name, bar in BARS_US.items()
+        if rows
+    ]  # fmt: skip
 
 
-def _as_json(one: Round) -> dict[str, object]:
-    return {**one.measured._asdict(), **one._asdict(), "measured": None}
+def _rows(rounds: dict[int, list[Round]]) -> list[Row]:
+    return [
+        {
+            "benchmark": "cpu",
+            "in_flight": in_flight,
+            "round": index,
+            **one.measured._asdict(),
+            **one._asdict(),
+            "measured": None,
+        }
+        for in_flight, rows in rounds.items()
+        for index, one in enumerate(rows)
+    ]
 
 
 if __name__ == "__main__":
