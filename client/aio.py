@@ -173,7 +173,7 @@ class AsyncClient:
             outcome: Any = error
             if token.done():
                 if answer is not None:
-                    self._session.give_back(answer)
+                    self._session.leases.give_back(answer)
                 elif error is not None and isinstance(token, RegistrationToken):
                     memory.refused(error)
                 continue

@@ -21,6 +21,7 @@ from typing import Any, Final
 from naiad.client.calls import Ask, Completion
 from naiad.client.control import parsed_reply
 from naiad.client.driver import Driver, copy_of, over_budget
+from naiad.client.followers import Followers, Waitable
 from naiad.client.futures import CANCELLED, DONE, LOG, PENDING, Future, Wish
 from naiad.client.memory import ClientRegion, RegistrationToken
 from naiad.client.packing import Request
@@ -36,9 +37,6 @@ SUBMITTED_MAX: Final = 16
 _EVENT: Final = (1).to_bytes(8, "little")
 _NS_PER_MS: Final = 1_000_000
 _now_ns: Final = time.monotonic_ns
-
-
-Waitable = Future[Any] | Wish
 
 
 class BlockingDriver:
@@ -60,7 +58,7 @@ class BlockingDriver:
         self._completions: list[Completion] = []
         self._called: deque[Future[Any]] = deque()
         """Done, and their callbacks are still to be run."""
-        self._followers: dict[threading.Lock, None] = {}
+        self._followers = Followers()
         self._wishes: list[Wish] = []
         self._errand: Wish | None = None
         """Set while a thread leads that others need not wait for (see pump.py)."""
@@ -163,7 +161,7 @@ class BlockingDriver:
             if future.state is not PENDING:
                 return future.state is CANCELLED
             future.state = CANCELLED
-            self._wake_waiters(future)
+            self._followers.wake(future)
             if future.is_call:
                 self.driver.session.calls.drop(future.id)
             else:
@@ -223,12 +221,7 @@ class BlockingDriver:
         return waitable.state is not PENDING
 
     def _follow(self, waitable: Waitable, ticket: threading.Lock) -> None:
-        ticket.acquire()
-        if waitable.tickets is None:
-            waitable.tickets = [ticket]
-        else:
-            waitable.tickets.append(ticket)
-        self._followers[ticket] = None
+        self._followers.join(waitable, ticket)
         if self._errand is not None and self._errand.state is PENDING:
             self._errand.state = DONE
             os.write(self._wake, _EVENT)
@@ -253,25 +246,16 @@ class BlockingDriver:
                 self._is_polling = False
                 if self._is_closed:
                     self._farewell()
-                self.driver.memory.release_ended()
+                if self._session.leases.held:
+                    self.driver.memory.release_ended()
                 if self.driver.session.has_messages and not self._is_busy:
                     self._begin()
                     self.driver.send()
                     self._is_busy = False
             if ticket is not None:
-                self._followers.pop(ticket, None)
-            if self.leader == 0 and self._followers:
-                heir = next(iter(self._followers))
-                del self._followers[heir]
-                heir.release()
-
-    def _wake_waiters(self, waitable: Waitable) -> None:
-        tickets = waitable.tickets
-        if tickets:
-            for ticket in tickets:
-                if ticket in self._followers:
-                    del self._followers[ticket]
-                    ticket.release()
+                self._followers.leave(ticket)
+            if self.leader == 0:
+                self._followers.wake_heir()
 
     # --- leading -----------------------------------------------------------------------------
 
@@ -381,9 +365,9 @@ class BlockingDriver:
             elif error is not None and isinstance(token, RegistrationToken):
                 self.driver.memory.refused(error)
             elif answer is not None and token.state is CANCELLED:
-                self._session.give_back(answer)
+                self._session.leases.give_back(answer)
             if token.tickets is not None:
-                self._wake_waiters(token)
+                self._followers.wake(token)
         self._completions.clear()
         if self._wishes:
             self._grant()
@@ -409,7 +393,7 @@ class BlockingDriver:
         for wish in self._wishes:
             if wish.inline_bytes < 0 or session.has_room(wish.inline_bytes) or session.fault:
                 wish.state = DONE
-                self._wake_waiters(wish)
+                self._followers.wake(wish)
             else:
                 left.append(wish)
         self._wishes = left

@@ -54,16 +54,14 @@ class Calls:
     """The calls of one session. `deadline_ns` 0 means none; a `token` None: nobody waits."""
 
     def __init__(self) -> None:
+        self.pending: dict[int, Call] = {}
+        """Unanswered calls by id; to be read only."""
         self._last_id = 0
-        self._calls: dict[int, Call] = {}
         self._registrations: list[Call] = []
         """Due, and to be sent before any request: it may name the region."""
         self._due: list[Call] = []
         """Due after the requests that were submitted before."""
         self._regions: dict[int, m.Region] = {}
-
-    def __len__(self) -> int:
-        return len(self._calls)
 
     def control(
         self,
@@ -98,7 +96,7 @@ class Calls:
 
     def drop(self, ident: int) -> None:
         """Nobody waits for this call any more."""
-        self._calls.pop(ident, None)
+        self.pending.pop(ident, None)
 
     @property
     def has_messages(self) -> bool:
@@ -115,7 +113,7 @@ class Calls:
     def _sent(self, due: list[Call]) -> list[Message]:
         out = []
         for call in due:
-            if call.id in self._calls:
+            if call.id in self.pending:
                 call.sent = True
                 out.append(call.message)
         due.clear()
@@ -123,7 +121,7 @@ class Calls:
 
     def replied(self, reply: m.Reply, frames: Sequence[Any], out: list[Completion]) -> bool:
         """False: no such call is unanswered."""
-        call = self._calls.get(reply.call)
+        call = self.pending.get(reply.call)
         if call is None:
             return False
         error = None if reply.error is None else error_from_wire(reply.error)
@@ -131,13 +129,13 @@ class Calls:
             self._regions.pop(call.region_id, None)
         if call.token is not None:
             out.append((call.token, error, None, frames, None))
-        del self._calls[reply.call]
+        del self.pending[reply.call]
         return True
 
     def repeat(self, same_broker: bool, out: list[Completion]) -> None:
         """There is a new connection; `same_broker`: it knows this session's regions."""
         due: list[Call] = []
-        for call in list(self._calls.values()):
+        for call in list(self.pending.values()):
             if call.sent and call.operation in _NOT_REPEATED:
                 fault = Unavailable(
                     f"the server went away during {call.operation}; whether it was done is unknown",
@@ -153,18 +151,18 @@ class Calls:
                 for region in self._regions.values()
                 if region.id not in offered
             ]
-            self._calls.update({call.id: call for call in again})
+            self.pending.update({call.id: call for call in again})
             due += again
         self._registrations = [call for call in due if call.region_id]
         self._due = [call for call in due if not call.region_id]
 
     def deadline_ns(self) -> int:
         """When `expire` has something to do; 0: never."""
-        return min((c.deadline_ns for c in self._calls.values() if c.deadline_ns), default=0)
+        return min((c.deadline_ns for c in self.pending.values() if c.deadline_ns), default=0)
 
     def expire(self, now_ns: int, out: list[Completion]) -> None:
         """Fail the calls past their deadline."""
-        for call in list(self._calls.values()):
+        for call in list(self.pending.values()):
             if call.deadline_ns and call.deadline_ns <= now_ns:
                 fault = Unavailable(
                     f"no reply to {call.operation} in time; the server is busy or unreachable",
@@ -173,7 +171,7 @@ class Calls:
                 self._fail(call, fault, out)
 
     def fail_all(self, wire: WireError, out: list[Completion]) -> None:
-        for call in list(self._calls.values()):
+        for call in list(self.pending.values()):
             self._fail(call, error_from_wire(wire), out)
         self._registrations.clear()
         self._due.clear()
@@ -181,19 +179,19 @@ class Calls:
     def _fail(self, call: Call, fault: NaiadError, out: list[Completion]) -> None:
         if call.token is not None:
             out.append((call.token, fault, None, (), None))
-        del self._calls[call.id]
+        del self.pending[call.id]
 
     def _next_id(self) -> int:
-        if len(self._calls) >= CALLS_MAX:
+        if len(self.pending) >= CALLS_MAX:
             raise Unavailable(
-                f"{len(self._calls)} calls are unanswered, at most {CALLS_MAX}; wait for some",
+                f"{len(self.pending)} calls are unanswered, at most {CALLS_MAX}; wait for some",
                 code=Code.BUDGET_EXCEEDED,
             )
         self._last_id += 1
         return self._last_id
 
     def _queue(self, call: Call) -> int:
-        self._calls[call.id] = call
+        self.pending[call.id] = call
         (self._registrations if call.region_id else self._due).append(call)
         return call.id
 

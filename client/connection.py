@@ -40,6 +40,9 @@ _DOWN: Final = int(
 )
 """CLOSED is what a refused or missing socket path gives: the connecting descriptor was closed."""
 
+Received = tuple[bytes, list[Any]]
+"""(header, payload frames) of one message."""
+
 _monitor_numbers: Final = itertools.count()
 # The wrappers of pyzmq's Python layer cost twice what the call itself does.
 _send: Final[Any] = zmq.backend.Socket.send
@@ -63,7 +66,12 @@ class Connection:
         self._own_context = context is None
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
-        self._outbox: deque[Message] = deque()
+        self.outbox: deque[Message] = deque()
+        """What the socket would not take; `flush` when `descriptor` says that something changed.
+
+        Bounded: nothing more is taken from the session until it is empty, so that it holds at most
+        what the session's budgets allow to be in flight.
+        """
 
     def before_close(self, unwatch: Callable[[], None]) -> None:
         """`unwatch`, a method, is called while the descriptors are still open: their numbers will
@@ -74,15 +82,6 @@ class Connection:
     def is_open(self) -> bool:
         """Whether there is a socket; it may still be connecting."""
         return self._socket is not None
-
-    @property
-    def is_blocked(self) -> bool:
-        """The socket takes nothing now; `flush` when `descriptor` says that something changed.
-
-        The outbox is bounded: nothing more is taken from the session until it is empty, so it
-        holds at most what the session's budgets allow to be in flight.
-        """
-        return bool(self._outbox)
 
     def open(self, now_ns: int) -> None:
         """Begin to connect. Raises Unavailable when this process has no descriptors left."""
@@ -136,7 +135,7 @@ class Connection:
             self._context = None
 
     def _close_sockets(self, linger_ms: int) -> None:
-        self._outbox.clear()
+        self.outbox.clear()
         unwatch = self._before_close() if self._before_close is not None else None
         if self._socket is not None and unwatch is not None:
             unwatch()
@@ -163,13 +162,13 @@ class Connection:
 
     def send(self, message: Message) -> None:
         """Hand a message over, or keep it until the socket takes it."""
-        if self._outbox or not self._put(message):
-            self._outbox.append(message)
+        if self.outbox or not self._put(message):
+            self.outbox.append(message)
 
     def flush(self) -> None:
         """Try again what the socket did not take."""
-        while self._outbox and self._put(self._outbox[0]):
-            self._outbox.popleft()
+        while self.outbox and self._put(self.outbox[0]):
+            self.outbox.popleft()
 
     def _put(self, message: Message) -> bool:
         dealer = self._socket
@@ -183,7 +182,7 @@ class Connection:
             return False
         return True
 
-    def receive(self) -> tuple[bytes, list[Any]] | None:
+    def receive(self) -> Received | None:
         """The next message as (header, payload frames); None when there is none now.
 
         The payload frames are zmq.Frame: len() and memoryview() work, and they own their bytes.

@@ -15,7 +15,7 @@ import zmq
 
 import naiad
 from naiad.client.calls import Completion
-from naiad.client.connection import Connection
+from naiad.client.connection import Connection, Received
 from naiad.client.memory import ClientMemory, Transport
 from naiad.client.session import Phase, Session
 from naiad.protocol.endpoints import Endpoints
@@ -64,42 +64,48 @@ class Driver:
         if session.phase is not Phase.OPEN:
             self._seek(now_ns, out)
             out += session.expire(now_ns)
-        elif session.calls:
+        elif session.calls.pending:
             out += session.expire(now_ns)
-        self.memory.release_ended()
-        if connection.is_blocked or session.has_messages:
+        if session.leases.held:
+            self.memory.release_ended()
+        if connection.outbox or session.has_messages:
             self.send()
         self.is_drained = True
-        if connection.is_open:
-            self._take_in(now_ns, out)
-            if session.reset_wanted or session.phase is Phase.ENDED:
-                self.lose()
-            elif session.has_messages and not connection.is_blocked:
-                self.send()  # WELCOME came, or leases of dropped answers
-                self.is_drained = False
+        message = connection.receive()
+        if message is not None:
+            self._take_in(message, now_ns, out)
 
-    def _take_in(self, now_ns: int, out: list[Completion]) -> None:
+    def _take_in(self, message: Received | None, now_ns: int, out: list[Completion]) -> None:
+        """This message and those behind it, then whatever they made due."""
         session = self.session
         connection = self.connection
         for _ in range(MESSAGES_PER_TURN_MAX):
-            message = connection.receive()
             if message is None:
-                return
+                break
             was_open = session.phase is Phase.OPEN
             session.feed(message[0], message[1], now_ns, out)
             if not was_open and session.phase is Phase.OPEN:
                 connection.established()
                 self._absent_since_ns = 0
-            if session.reset_wanted or not session.unanswered:
+            if session.reset_wanted or session.phase is Phase.ENDED:
+                self.lose()
+                return
+            if not session.unanswered:
+                self.is_drained = False
                 break
-        self.is_drained = False
+            message = connection.receive()
+        else:
+            self.is_drained = False
+        if session.has_messages and not connection.outbox:
+            self.send()  # WELCOME came, or leases of dropped answers
+            self.is_drained = False
 
     def send(self) -> None:
         """Hand the socket what the session has to say, unless it is full."""
         connection = self.connection
-        if connection.is_blocked:
+        if connection.outbox:
             connection.flush()
-        if connection.is_open and not connection.is_blocked:
+        if connection.is_open and not connection.outbox:
             for message in self.session.messages():
                 connection.send(message)
 
@@ -153,6 +159,8 @@ class Driver:
     def deadline_ns(self) -> int:
         """When `turn` has something to do although nothing came; 0: never."""
         session = self.session
+        if session.phase is Phase.OPEN and not session.calls.pending:
+            return 0
         soonest = session.deadline_ns()
         if session.phase is not Phase.OPEN and session.phase is not Phase.ENDED:
             times = [self.connection.retry_ns] if session.phase is Phase.OFFLINE else []

@@ -26,7 +26,7 @@ from naiad.client.requests import (
     checked,
 )
 from naiad.client.results import Copied, InferResult
-from naiad.client.session import LEASES_MAX, Session
+from naiad.client.session import Session
 from naiad.client.tensors import Array
 from naiad.protocol.datatypes import tensor_bytes
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
@@ -263,7 +263,7 @@ class ClientMemory:
             keeps += request.parts.memory.keeps
         try:
             shared = self._memory.outputs(request.id, answer.outputs, arenas, keeps)
-            if session.lease_count > LEASES_MAX and shared is not None:
+            if session.leases.is_full and shared is not None:
                 return InferResult(answer, frames, Copied(shared, answer.outputs))
         except NaiadError as fault:
             self.inline_outputs[request.parts.head[0]] = tuple(
@@ -275,7 +275,7 @@ class ClientMemory:
     def release_ended(self) -> None:
         """Tell the session of leases that nobody reads any more."""
         if self._memory.has_ended:
-            self._session.release(self._memory.take_ended())
+            self._session.leases.release(self._memory.take_ended())
 
     def close(self) -> None:
         self._memory.close()

@@ -11,11 +11,12 @@ again with the next attempt number; the broker joins it to the running copy or r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final
 
 from naiad.client.calls import Calls, Completion, Message
+from naiad.client.leases import Leases
 from naiad.client.packing import Request, infer_message
 from naiad.client.requests import LEASE, Prepared, too_large
 from naiad.protocol import messages as m
@@ -33,10 +34,8 @@ REQUESTS_MAX: Final = 1024
 """Unanswered requests until a WELCOME says how many the broker takes."""
 BYTES_MAX: Final = 64 * 1024 * 1024
 PRUNE_MIN: Final = 256
-LEASES_MAX: Final = 2048
-"""Beyond, results are copied out of workers' memory: HELLO must be able to name every lease."""
 IDS_PER_MESSAGE_MAX: Final = 2048
-"""Keeps CANCEL and RELEASE far below the limits of a header and of an array."""
+"""Keeps CANCEL far below the limits of a header and of an array."""
 
 _NS_PER_US: Final = 1000
 _HELD: Final = (str(Code.TIMEOUT), str(Code.CANCELLED))
@@ -80,6 +79,7 @@ class Session:
         self.bytes_in_flight = 0
         self.duplicate_answers = 0
         self.resent_requests = 0
+        self.leases = Leases()
         self.arenas: list[m.Region] = []
         """Worker arenas that came to be known; who maps them takes them from here."""
         self.calls = Calls()
@@ -95,13 +95,12 @@ class Session:
         """At most so many of them ended before they were sent."""
         self._held: dict[int, Request] = {}
         self._cancels: list[int] = []
-        self._releases: list[tuple[int, int]] = []
-        self._leases: set[tuple[int, int]] = set()
 
     def __repr__(self) -> str:
         return (
             f"<session {self.phase.name} [{len(self._requests)} unanswered,"
-            f" {len(self._waiting)} unsent, {len(self._held)} held, {len(self.calls)} calls]>"
+            f" {len(self._waiting)} unsent, {len(self._held)} held,"
+            f" {len(self.calls.pending)} calls]>"
         )
 
     # --- requests ----------------------------------------------------------------------------
@@ -109,7 +108,7 @@ class Session:
     @property
     def unanswered(self) -> int:
         """Requests and calls that somebody still waits for, or that count against the budget."""
-        return len(self._requests) + len(self.calls)
+        return len(self._requests) + len(self.calls.pending)
 
     @property
     def waiting(self) -> int:
@@ -166,13 +165,6 @@ class Session:
             self._forget(request)
         return True
 
-    def release(self, leases: Iterable[tuple[int, int]]) -> None:
-        """Leased outputs, (region id, request id), are no longer read."""
-        for lease in leases:
-            if lease in self._leases:
-                self._leases.discard(lease)
-                self._releases.append(lease)
-
     # --- the connection ----------------------------------------------------------------------
 
     def _move(self, phase: Phase) -> None:
@@ -196,7 +188,8 @@ class Session:
     def has_messages(self) -> bool:
         """Whether `messages` would return something."""
         if self.phase is Phase.OPEN:
-            return bool(self._waiting or self._cancels or self._releases or self.calls.has_messages)
+            due = self._waiting or self._cancels or self.leases.due or self.calls.has_messages
+            return bool(due)
         return self._hello_due
 
     def messages(self) -> list[Message]:
@@ -219,16 +212,14 @@ class Session:
             ids = self._cancels[start : start + IDS_PER_MESSAGE_MAX]
             out.append([encode(m.Cancel(tuple(ids)))])
         self._cancels.clear()
-        for start in range(0, len(self._releases), IDS_PER_MESSAGE_MAX):
-            leases = self._releases[start : start + IDS_PER_MESSAGE_MAX]
-            out.append([encode(m.Release(tuple(leases)))])
-        self._releases.clear()
+        if self.leases.due:
+            out += self.leases.messages()
         if calls.has_messages:
             out += calls.messages()
         return out
 
     def _hello(self) -> m.Hello:
-        leases = tuple(self._leases)
+        leases = tuple(self.leases.held)
         return m.Hello(self.secret, self._role, self._software, self._pid, self.incarnation, leases)
 
     def close(self) -> list[Message]:
@@ -288,13 +279,14 @@ class Session:
         if message.regions:
             self.arenas += message.regions
         requests = self._requests
+        held = self.leases.held
         for answer in message.answers:
             ident, error, _, outputs, _, final, _ = answer
             request = requests.get(ident)
             if request is None or not final:
                 # Answered before; or a part, and no model of this release answers in parts.
                 self.duplicate_answers += request is None
-                self._release_unread(answer)
+                self.leases.refuse(answer)
                 continue
             token = request.token
             if error is not None:
@@ -305,10 +297,10 @@ class Session:
                     if tensor[3]:  # not INLINE
                         shared = request
                         if tensor[3] == LEASE:
-                            self._leases.add((tensor[4], ident))
+                            held.add((tensor[4], ident))
                 out.append((token, None, answer, frames, shared))
             else:
-                self._release_unread(answer)
+                self.leases.refuse(answer)
             del requests[ident]
             request.ended = True
             self.bytes_in_flight -= request.parts.inline_bytes
@@ -321,22 +313,6 @@ class Session:
             request.token = None
         if memory is not None and error[0] in _HELD:
             self._held[request.id] = request
-
-    @property
-    def lease_count(self) -> int:
-        """Requests whose results are still read in workers' memory."""
-        return len(self._leases)
-
-    def give_back(self, answer: m.InferAnswer) -> None:
-        """Nobody reads this answer, which was just delivered: its leases end."""
-        self.release({(tensor[4], answer.id) for tensor in answer.outputs if tensor[3] == LEASE})
-
-    def _release_unread(self, answer: m.InferAnswer) -> None:
-        """The answer goes to nobody: its leases end, unless the same were delivered before."""
-        for tensor in answer.outputs:
-            lease = (tensor[4], answer.id)
-            if tensor[3] == LEASE and lease not in self._leases:
-                self._releases.append(lease)
 
     def _released(self, message: m.Released) -> None:
         if message.incarnation != self.incarnation:

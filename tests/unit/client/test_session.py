@@ -435,8 +435,8 @@ def test_leases_end_when_they_are_released_and_are_named_in_hello(wire: Wire) ->
     assert hello.leases == ((ARENA.id, ident),)
     assert hello.incarnation == BROKER
     wire.hear(m.Welcome(**{**wire.welcome, "resumed": True}))
-    wire.session.release([(ARENA.id, ident)])
-    wire.session.release([(ARENA.id, ident)])
+    wire.session.leases.release([(ARENA.id, ident)])
+    wire.session.leases.release([(ARENA.id, ident)])
     assert wire.sent() == [m.Release(((ARENA.id, ident),))]
 
 
