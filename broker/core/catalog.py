@@ -396,7 +396,7 @@ class Catalog:
                         "override": model.override,
                         "version": version.version,
                         "directory": version.directory,
-                        "config": json.dumps(version.config.to_json()),
+                        "config": version.config_text(),
                         "completed": version.signature is not None,
                         "was_ready": version.state is ModelState.READY,
                         "generation": version.generation,

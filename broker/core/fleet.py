@@ -6,7 +6,6 @@ suspects run alone; one that was alone at two deaths is a poison request.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from typing import Any, Final
@@ -102,7 +101,7 @@ class Fleet:
             instance.id, model.name, model.version, instance.name, model.directory, instance.kind,
             instance.device_id, model.threads,
         )  # fmt: skip
-        config = json_bytes(model.config.to_json())
+        config = model.config_text().encode()
         self._world.actions.append(TellSlot(slot.key, message, [config]))
 
     def _watch_load(self, slot: Slot, instance: Instance) -> None:
@@ -460,11 +459,6 @@ class Fleet:
     def kill(self, slot: Slot, reason: str) -> None:
         slot.stopping = True
         self._world.actions.append(KillSlot(slot.key, reason))
-
-
-def json_bytes(value: Json) -> bytes:
-    """Compact JSON, as payload frames carry it."""
-    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _truncated(job: Job) -> RequestError:

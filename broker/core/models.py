@@ -6,6 +6,7 @@ Triton's; health, index and metrics derive from these records and from nothing e
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -76,9 +77,16 @@ class ModelVersion:
         self.load_ns = 0
         self.threads = 0
         self.fingerprint = ""
+        self._config_text = ""
 
     def __repr__(self) -> str:
         return f"<{self.name}/{self.version} {self.state} queued={len(self.queue)}>"
+
+    def config_text(self) -> str:
+        """The config as JSON, made once: the state file is written at every change of anything."""
+        if not self._config_text:
+            self._config_text = json.dumps(self.config.to_json(), separators=(",", ":"))
+        return self._config_text
 
     def move(self, state: ModelState, reason: str = "") -> None:
         assert state in MOVES[self.state], f"{self.name}/{self.version}: {self.state} -> {state}"
@@ -93,6 +101,7 @@ class ModelVersion:
     def complete(self, config: ModelConfig) -> None:
         """Take the config a worker completed; compile from it what requests are checked with."""
         self.config = config
+        self._config_text = ""
         self.signature = Signature(config)
         batching = config.dynamic_batching
         rows_max = max(1, config.max_batch_size)
