@@ -4,8 +4,8 @@
 
 `late` has a model that takes its time for each batch, with `naiad.late_batch` on and off; `sizes`
 has the echo with several batch sizes. Every round runs each case once; the order turns round with
-every round. The mean batch comes from the server's statistics. There is no bar: the tables show
-what the setting is worth.
+every round. The mean batch comes from the server's statistics, the CPU is that of broker, worker
+and client together. There is no bar: the tables show what a setting is worth.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks import native
 from benchmarks.closed_loop import Measured
-from benchmarks.processes import end_on_sigterm, wait_for_quiet
+from benchmarks.processes import cpu_of, end_on_sigterm, wait_for_quiet
 from benchmarks.report import Row, append_rows, spread
 from benchmarks.variants import Variant, write_repository
 
@@ -44,6 +44,13 @@ class Found(NamedTuple):
     mean_batch: float
     early_share: float
     """Batches sent while another one ran, of all."""
+    cpu_us: float
+    """CPU per request of broker, worker and client together, in microseconds."""
+
+    @property
+    def cores(self) -> float:
+        """How many cores the three kept busy; more than one only where their work overlaps."""
+        return self.cpu_us * self.measured.rate / 1e6
 
 
 def _pair(name: str, in_flight: int, **settings: Any) -> list[Case]:
@@ -116,19 +123,24 @@ def _measure(cases: list[Case], options: argparse.Namespace) -> list[dict[Case, 
 
 
 def _run(server: Server, client: Client, case: Case, seconds: float) -> Found:
-    before: list[int] = []
     model, in_flight = case
+    workers = [r["pid"] for r in client.status()["instances"] if r["model"] == model.name]
+    pids = [server.pids["broker"], *workers]
+    counts: list[int] = []
+    used: list[float] = []
 
     def note() -> None:
-        before.extend(_counts(client, model.name))
+        counts.extend(_counts(client, model.name))
+        used.extend(cpu_of(pid).total for pid in pids)
 
-    measured = native.run(
+    measured, client_cpu = native.run(
         str(server.run_dir), model.name, in_flight, seconds, question="identity", on_warm=note
-    ).measured
-    rows, batches, early = (
-        after - earlier for after, earlier in zip(_counts(client, model.name), before, strict=True)
     )
-    return Found(measured, rows / batches, early / batches)
+    cpu = client_cpu.total + sum(cpu_of(pid).total for pid in pids) - sum(used)
+    rows, batches, early = (
+        after - earlier for after, earlier in zip(_counts(client, model.name), counts, strict=True)
+    )
+    return Found(measured, rows / batches, early / batches, cpu / measured.requests * 1e6)
 
 
 def _counts(client: Client, model: str) -> tuple[int, int, int]:
@@ -145,8 +157,8 @@ def _table(
         f"### {name}: {options.rounds} rounds of {options.seconds:g} s",
         "",
         "| execution ms | batch at most | in flight | late batch | req/s, median (min-max)"
-        " | p50 ms | mean batch | batches sent early |",
-        "|" + "---|" * 8,
+        " | p50 ms | mean batch | batches sent early | CPU µs/req | cores |",
+        "|" + "---|" * 10,
     ]
     for case in cases:
         found = [one[case] for one in rounds]
@@ -161,6 +173,8 @@ def _table(
             f"{statistics.median(one.measured.p50_us for one in found) / 1e3:.2f}",
             f"{statistics.median(one.mean_batch for one in found):.1f}",
             f"{statistics.median(one.early_share for one in found):.0%}",
+            f"{statistics.median(one.cpu_us for one in found):.0f}",
+            f"{statistics.median(one.cores for one in found):.2f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -175,6 +189,7 @@ def _rows(name: str, cases: list[Case], rounds: list[dict[Case, Found]]) -> list
             "in_flight": case.in_flight,
             "mean_batch": one[case].mean_batch,
             "early_share": one[case].early_share,
+            "cpu_us": one[case].cpu_us,
             **one[case].measured._asdict(),
         }
         for index, one in enumerate(rounds)

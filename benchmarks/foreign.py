@@ -19,7 +19,9 @@ HERE: Final = Path(__file__).resolve().parent
 GRACE_SECONDS: Final = 60.0
 POST_SECONDS_MAX: Final = 20.0
 WINDOW_MS_MIN: Final = 400
-"""It fails when a window sees no answer."""
+NO_ANSWER: Final = "No valid requests recorded"
+"""What perf_analyzer fails with when one of its windows saw no answer: then it is run again."""
+TRIES_MAX: Final = 3
 PASSES: Final = 3
 """Measurement windows of one run of perf_analyzer; it reports their mean."""
 
@@ -109,7 +111,13 @@ def perf_analyzer(
         command += ["-b", "1"]
     if shared_bytes:
         command += ["--shared-memory", "system", "--output-shared-memory-size", str(shared_bytes)]
-    output = _output(command, seconds, None)
+    for attempt in range(TRIES_MAX):
+        try:
+            output = _output(command, seconds, None)
+            break
+        except SystemExit as fault:
+            if attempt == TRIES_MAX - 1 or NO_ANSWER not in str(fault):
+                raise
     if not report.exists():
         raise SystemExit(f"perf_analyzer wrote no report: {output[-500:]}")
     with report.open(newline="") as rows:
