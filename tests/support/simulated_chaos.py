@@ -46,7 +46,7 @@ class Disturbance:
 
 
 def _workers(simulation: Simulation) -> list[SimulatedWorker]:
-    return [one for one in simulation.server.workers.values() if one.is_alive]
+    return [one for one in simulation.server.workers.alive.values() if one.is_alive]
 
 
 def _kill_worker(simulation: Simulation, random: Random) -> None:
@@ -56,7 +56,7 @@ def _kill_worker(simulation: Simulation, random: Random) -> None:
     if busy and random.random() < 0.7:
         workers = busy
     if workers:
-        simulation.server.worker_dies(random.choice(workers), "SIGKILL")
+        simulation.server.workers.dies(random.choice(workers), "SIGKILL")
 
 
 def _kill_after_results(simulation: Simulation, random: Random) -> None:
@@ -67,7 +67,7 @@ def _kill_after_results(simulation: Simulation, random: Random) -> None:
 
             def look(worker: SimulatedWorker = worker, batch: int = batch) -> None:
                 if batch in worker.finished:
-                    simulation.server.worker_dies(worker, "SIGKILL")
+                    simulation.server.workers.dies(worker, "SIGKILL")
                 elif worker.is_alive and worker.executing is not None:
                     simulation.agenda.after(15 * MICROSECOND, look)
 
@@ -83,13 +83,13 @@ def _hang_worker(simulation: Simulation, random: Random) -> None:
         for_ms = random.choice((5, 50, 300))
         worker.stop(for_ms * MILLISECOND)
         if for_ms > 50:
-            simulation.server.break_worker(worker)
+            simulation.server.workers.cut(worker)
 
 
 def _break_worker(simulation: Simulation, random: Random) -> None:
     workers = _workers(simulation)
     if workers:
-        simulation.server.break_worker(random.choice(workers))
+        simulation.server.workers.cut(random.choice(workers))
 
 
 def _break_client(simulation: Simulation, random: Random) -> None:
@@ -102,7 +102,7 @@ def _break_client(simulation: Simulation, random: Random) -> None:
 def _kill_client(simulation: Simulation, random: Random) -> None:
     clients = [one for one in simulation.clients if one.is_alive]
     if len(clients) > 1:
-        simulation.server.client_dies(random.choice(clients))
+        simulation.server.clients.dies(random.choice(clients))
 
 
 def _crash_broker(simulation: Simulation, random: Random) -> None:
@@ -135,6 +135,15 @@ def _unload(simulation: Simulation, random: Random) -> None:
     simulation.agenda.after(random.choice((0, 1, 100)) * MILLISECOND, load)
 
 
+def _rename_region(simulation: Simulation, random: Random) -> None:
+    """Unregister a named region, whoever uses it, and register another one."""
+    server = simulation.server
+    if server.named.open and server.is_up:
+        ident = random.choice(sorted(server.named.open))
+        simulation.unregister(ident)
+        simulation.register()
+
+
 DISTURBANCES = (
     Disturbance("kill worker", _kill_worker, 0.45, (15_000, 60_000, 300_000)),
     Disturbance("kill after results", _kill_after_results, 0.15, (20_000, 100_000)),
@@ -143,6 +152,7 @@ DISTURBANCES = (
     Disturbance("break client", _break_client, 0.3, (10_000, 100_000, 500_000)),
     Disturbance("kill client", _kill_client, 0.25, (50_000, 300_000)),
     Disturbance("crash broker", _crash_broker, 0.3, (80_000, 400_000)),
+    Disturbance("rename region", _rename_region, 0.15, (30_000, 200_000)),
     Disturbance("reload", _reload, 0.6, (20_000, 200_000), needs_explicit=True),
     Disturbance("unload", _unload, 0.4, (50_000, 400_000), needs_explicit=True),
 )

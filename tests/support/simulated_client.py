@@ -6,56 +6,20 @@ higher attempt, memory is free only after the final answer or RELEASED.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code
-from support.simulated_ledger import Record, Violation, content, token_of
-from support.simulated_models import ModelPlan
-from support.simulated_time import MICROSECOND, MILLISECOND, SECOND, Connection
+from support.simulated_ledger import Violation, token_of
+from support.simulated_regions import OwnRegions
+from support.simulated_requests import Asked, ClientPlan, RequestMaker, infer_message
+from support.simulated_time import MICROSECOND, MILLISECOND, Connection
 
 if TYPE_CHECKING:
     from support.simulated_server import Server
 
-SMALL_BYTES = 16_384
-SLOT_BYTES = 65_536
 HELD_CODES = (str(Code.TIMEOUT), str(Code.CANCELLED))
-
-
-@dataclass(slots=True)
-class ClientPlan:
-    """How one client behaves; the fields ending in `_share` are probabilities."""
-
-    models: list[ModelPlan]
-    requests: int
-    burst: int
-    """Requests sent together at most."""
-    pause_us: int
-    """Mean pause between bursts."""
-    cancel_share: float = 0.0
-    timeout_share: float = 0.0
-    poison_share: float = 0.0
-    raise_share: float = 0.0
-    region_share: float = 0.0
-    wrong_share: float = 0.0
-    forget_share: float = 0.0
-    rows_many: bool = True
-
-
-@dataclass(slots=True)
-class Asked:
-    """One request of this client until its memory is free again."""
-
-    record: Record
-    request: m.InferRequest
-    size: int
-    slots: list[tuple[int, int]] = field(default_factory=list)
-    """(region id, offset) of the ranges it was given."""
-    is_sent: bool = False
-    ended: bool = False
-    """Its final error came: only RELEASED is waited for."""
 
 
 class SimulatedClient:
@@ -80,17 +44,16 @@ class SimulatedClient:
         self.arenas: dict[int, m.Region] = {}
         self.leases: dict[tuple[int, int], tuple[int, int]] = {}
         """(arena, request id) to (token, offset)."""
-        self.regions: dict[int, m.Region] = {}
-        self.registered: set[int] = set()
-        self.free: list[tuple[int, int]] = []
+        self.regions = OwnRegions(server.ledger, Random(random.random()), key)
+        self.maker = RequestMaker(server.ledger, plan, self.regions, server.named, random)
         self.calls: dict[int, int] = {}
         """Region that is registered by each, 0 when it is forgotten."""
         self._next_id = 0
         self._next_call = 0
         self.left = plan.requests
         self.away_until_ns = 0
-        for number in range(2 if plan.region_share else 0):
-            self._make_region(number + 1)
+        for _ in range(2 if plan.region_share else 0):
+            self.regions.make()
         self.agenda.after(random.randint(0, 5) * MILLISECOND, self.connect)
         self.agenda.after(random.randint(0, 30) * MILLISECOND, self._go_on)
 
@@ -110,7 +73,7 @@ class SimulatedClient:
         if self.agenda.now_ns < self.away_until_ns:
             self.agenda.at(self.away_until_ns, self.connect)
             return
-        self.connection = self.server.connect_client(self)
+        self.connection = self.server.clients.connect(self)
         if self.connection is None:
             self.agenda.after(self.random.randint(2, 20) * MILLISECOND, self.connect)
             return
@@ -145,84 +108,24 @@ class SimulatedClient:
         self.agenda.after(pause_us * MICROSECOND, self._go_on)
 
     def _make(self) -> Asked:
-        plan, random = self.plan, self.random
-        model = random.choice(plan.models)
         self._next_id += 1
-        ident = self._next_id
-        record = self.ledger.new(model.name, f"{self.name}:{ident}")
-        rows = 1
-        if model.rows_max and plan.rows_many:
-            rows = random.choice((1, 1, 1, 2, model.rows_max))
-        width = random.choice(model.widths)
-        if rows * width > SLOT_BYTES:
-            rows, width = 1, min(model.widths)
-        size = rows * width
-        shape = (rows, width) if model.rows_max else (width,)
-        if random.random() < plan.wrong_share:
-            shape = (*shape, 7)
-            record.is_wrong = True
-        record.is_poison = random.random() < plan.poison_share
-        record.raises = random.random() < plan.raise_share
-        if random.random() < plan.timeout_share:
-            record.timeout_us = random.choice((300, 2_000, 10_000, 200_000))
-        asked = Asked(record, _EMPTY, size)
-        tensor, outputs = self._place(asked, shape, size)
-        asked.request = m.InferRequest(
-            ident, 0, model.name, m.ANY_VERSION, str(record.token), (tensor,), outputs,
-            priority=random.randint(0, 4) if model.priorities else 0,
-            timeout_us=record.timeout_us,
-        )  # fmt: skip
-        self.asked[ident] = asked
-        self.ledger.tell(f"{self} makes id {ident}", record.token, record)
-        if random.random() < plan.cancel_share:
-            delay_us = random.choice((10, 500, 3_000, 20_000))
+        asked = self.maker.make(self._next_id, self.name)
+        self.asked[self._next_id] = asked
+        self.ledger.tell(f"{self} makes id {self._next_id}", asked.record.token, asked.record)
+        if self.random.random() < self.plan.cancel_share:
+            delay_us = self.random.choice((10, 500, 3_000, 20_000))
+            ident = self._next_id
             self.agenda.after(delay_us * MICROSECOND, lambda: self._cancel(ident))
         return asked
 
-    def _place(
-        self, asked: Asked, shape: tuple[int, ...], size: int
-    ) -> tuple[m.Tensor, tuple[m.OutputRequest, ...]]:
-        random = self.random
-        outputs: tuple[m.OutputRequest, ...] = ()
-        tensor = m.Tensor("X", "UINT8", shape, int(m.Place.INLINE), 0, 0, size)
-        wants = random.random() < self.plan.region_share
-        if wants and self.free:
-            region, offset = self._take(asked)
-            tensor = tensor._replace(place=int(m.Place.REGION), region=region, offset=offset)
-        if wants and self.free and random.random() < 0.7:
-            region, offset = self._take(asked)
-            place = int(m.Place.REGION)
-            outputs = (m.OutputRequest("Y", place, region, offset, SLOT_BYTES),)
-        elif random.random() < 0.3:
-            outputs = (m.OutputRequest("Y"),)
-        return tensor, outputs
-
     def _ask(self, some: list[Asked]) -> None:
-        """One INFER message: small inline inputs share frame 0."""
-        small: list[bytes] = []
-        small_bytes = 0
-        frames: list[bytes] = []
-        requests = []
+        message, frames = infer_message(some)
         for asked in some:
-            request = asked.request
-            tensor = request.inputs[0]
-            if tensor.place == m.Place.INLINE:
-                data = content(asked.record.token, asked.size)
-                if asked.size <= SMALL_BYTES:
-                    tensor = tensor._replace(region=0, offset=small_bytes)
-                    small.append(data)
-                    small_bytes += asked.size
-                else:
-                    frames.append(data)
-                    tensor = tensor._replace(region=len(frames), offset=0)
-            request = request._replace(attempt=request.attempt + 1, inputs=(tensor,))
-            asked.request = request
-            asked.is_sent = True
-            if request.attempt > 1:
+            if asked.request.attempt > 1:
                 asked.record.resends += 1
-                self.ledger.excuse(asked.record.token, f"attempt {request.attempt} sent")
-            requests.append(request)
-        self._send(m.Infer(tuple(requests)), [b"".join(small), *frames])
+                why = f"attempt {asked.request.attempt} sent"
+                self.ledger.excuse(asked.record.token, why)
+        self._send(message, frames)
 
     def _cancel(self, ident: int) -> None:
         asked = self.asked.get(ident)
@@ -234,17 +137,6 @@ class SimulatedClient:
 
     # --- regions -------------------------------------------------------------------------
 
-    def _make_region(self, ident: int) -> None:
-        key = f"/naiad.sim.client.{self.key}.{ident}"
-        self.regions[ident] = m.Region(ident, key, 1, self.key * 100 + ident, 8 * SLOT_BYTES)
-        self.free += [(ident, slot * SLOT_BYTES) for slot in range(8)]
-
-    def _take(self, asked: Asked) -> tuple[int, int]:
-        slot = self.free.pop(self.random.randrange(len(self.free)))
-        asked.slots.append(slot)
-        self.ledger.lend(self.regions[slot[0]].key, slot[1], asked.record.token)
-        return slot
-
     def _register(self, region: m.Region) -> None:
         self._next_call += 1
         self.calls[self._next_call] = region.id
@@ -252,20 +144,23 @@ class SimulatedClient:
 
     def _forget_region(self) -> None:
         """Not nice while requests use it: they may fail, by name, and nothing else happens."""
-        if not self.is_open or not self.regions:
+        if not self.is_open or not self.regions.open:
             return
-        ident = self.random.choice(list(self.regions))
-        self.free = [slot for slot in self.free if slot[0] != ident]
+        ident = self.random.choice(sorted(self.regions.open))
+        self.regions.close(ident)
         for asked in (*self.asked.values(), *self.held.values()):
-            if any(slot[0] == ident for slot in asked.slots):
+            if any(place[0] == ident for place in asked.own):
                 asked.record.uses_forgotten_region = True
-        del self.regions[ident]
         self._next_call += 1
         self.calls[self._next_call] = 0
         self._send(m.ForgetRegion(self._next_call, ident))
-        fresh = self._next_call + 100
-        self._make_region(fresh)
-        self._register(self.regions[fresh])
+        self._register(self.regions.make())
+
+    def named_region_ends(self, ident: int) -> None:
+        """The operator unregisters it: what uses it may fail."""
+        for asked in (*self.asked.values(), *self.held.values()):
+            if any(place[0] == ident for place in asked.named):
+                asked.record.uses_forgotten_region = True
 
     # --- what comes back -----------------------------------------------------------------
 
@@ -288,7 +183,7 @@ class SimulatedClient:
                 region = self.calls.pop(call, 0)
                 if error is not None:
                     raise Violation(f"{self}: call {call} for region {region} failed: {error}")
-                self.registered.add(region)
+                self.regions.registered.add(region)
             case _:
                 raise Violation(f"{self} got {message}")
 
@@ -301,9 +196,9 @@ class SimulatedClient:
         self.incarnation = welcome.incarnation
         self.is_open = True
         self.calls.clear()
-        for region in self.regions.values():
-            if not same or region.id not in self.registered:
-                self._register(region)
+        for ident in sorted(self.regions.open):
+            if not same or ident not in self.regions.registered:
+                self._register(self.regions.describe(ident))
         for ident, asked in self.held.items():
             asked.record.cancel_asked = True
             self.asked[ident] = asked
@@ -355,8 +250,8 @@ class SimulatedClient:
                 raise Violation(f"{self} got another result than that of {answer.id}", token)
         elif tensor.place == m.Place.REGION:
             output = asked.request.outputs[0]
-            self.ledger.read(f"/naiad.sim.client.{self.key}.{output.region}", output.offset,
-                             token, repr(self))  # fmt: skip
+            key = self.regions.keys[output.region]
+            self.ledger.read(key, output.offset, token, repr(self))
         else:
             arena = self.arenas[tensor.region]
             self.ledger.read(arena.key, tensor.offset, token, repr(self))
@@ -390,29 +285,24 @@ class SimulatedClient:
         self._free(asked)
 
     def _free(self, asked: Asked) -> None:
-        for region, offset in asked.slots:
-            self.ledger.take_back(f"/naiad.sim.client.{self.key}.{region}", offset)
-            if region in self.regions:
-                self.free.append((region, offset))
-        asked.slots = []
+        for place in asked.own:
+            self.regions.give_back(place)
+        for place in asked.named:
+            self.server.named.give_back(place)
+        asked.own, asked.named = [], []
 
     # --- the end -------------------------------------------------------------------------
 
     def die(self) -> None:
         """SIGKILL: the kernel tells the broker, and takes its memory after the last user."""
         self.is_alive = False
-        for number in range(1, 3):
-            self.ledger.end_segment(f"/naiad.sim.client.{self.key}.{number}")
-        for region in self.regions.values():
-            self.ledger.end_segment(region.key)
+        self.regions.end()
 
     def close(self) -> None:
         """Say BYE; what is unanswered is given up."""
         self.is_closed = True
         self.left = 0
-        for asked in (*self.asked.values(), *self.held.values()):
-            for region, _ in asked.slots:
-                self.ledger.end_segment(f"/naiad.sim.client.{self.key}.{region}")
+        self.regions.end()
         self.asked.clear()
         self.held.clear()
         self.leases.clear()
@@ -423,8 +313,4 @@ class SimulatedClient:
         """Lose the connection and do not come back for some time."""
         self.away_until_ns = self.agenda.now_ns + for_ns
         if self.connection is not None:
-            self.server.break_client(self)
-
-
-_EMPTY = m.InferRequest(0, 0, "", m.ANY_VERSION, "", (), ())
-ABSENCE_NS = 2 * SECOND
+            self.server.clients.cut(self)

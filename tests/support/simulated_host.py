@@ -40,11 +40,11 @@ class Supervisor:
         server = self._server
         if self.is_closing or server.exit_code is not None:
             return
-        alive = sum(1 for worker in server.workers.values() if worker.is_alive)
+        alive = sum(1 for worker in server.workers.alive.values() if worker.is_alive)
         for _ in range(self._wanted - alive):
             self._started += 1
             key = 1_000_000 + self._started
-            server.workers[key] = SimulatedWorker(
+            server.workers.alive[key] = SimulatedWorker(
                 server, f"cpu-{self._started}", key, 10_000 + self._started,
                 Random(server.random.random()),
             )  # fmt: skip

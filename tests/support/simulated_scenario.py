@@ -12,13 +12,16 @@ from random import Random
 from naiad.broker.core import events as e
 from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.world import Limits
+from naiad.protocol import messages as m
 from naiad.protocol.errors import Code
 from support.simulated_chaos import DISTURBANCES, Disturbance
 from support.simulated_checks import check_empty
-from support.simulated_client import ClientPlan, SimulatedClient
+from support.simulated_client import SimulatedClient
 from support.simulated_host import Repository
 from support.simulated_ledger import Ledger, Record, Violation
 from support.simulated_models import ModelPlan, random_model
+from support.simulated_regions import REGION_BYTES
+from support.simulated_requests import ClientPlan
 from support.simulated_server import Server
 from support.simulated_time import MILLISECOND, SECOND, Agenda
 
@@ -93,6 +96,7 @@ def _client_plan(random: Random, models: list[ModelPlan], can_time_out: bool) ->
         region_share=perhaps(0.5, 0.6),
         wrong_share=perhaps(0.1, 0.1),
         forget_share=perhaps(0.15, 0.1),
+        named_share=perhaps(0.25, 0.3),
     )
 
 
@@ -121,6 +125,8 @@ class Simulation:
         self.troubled: set[str] = set()
         """Models that were rightly unavailable at some time: unloaded, or they died in a row."""
         self.is_draining = False
+        self._names = 0
+        self._name_of: dict[int, str] = {}
         self.server.truth = self
         self._deaths: Counter[tuple[str, int]] = Counter()
         self._served: set[str] = set()
@@ -131,6 +137,9 @@ class Simulation:
         server.start()
         if not agenda.run(agenda.now_ns + READY_WITHIN_NS, self._is_ready):
             raise Violation(f"not ready: {self.server.scheduler.world.models}")
+        self.register()
+        self.register()
+        agenda.run(agenda.now_ns + MILLISECOND)
         for number, plan in enumerate(self.plan.clients):
             random = Random(self.random.random())
             client = SimulatedClient(server, f"c{number}", 100 + number, plan, random)
@@ -148,6 +157,30 @@ class Simulation:
         found = [version for model in self.server.scheduler.world.models.values()
                  for version in model.all_versions()]  # fmt: skip
         return len(found) >= len(self.plan.models) and all(one.is_ready for one in found)
+
+    # --- regions with a name -------------------------------------------------------------
+
+    def register(self) -> None:
+        """The operator registers one more region, which every client may use from then on."""
+        self._names += 1
+        name = f"region_{self._names}"
+        key = f"/shared.{self._names}"
+        arguments: m.Parameters = {"name": name, "key": key, "byte_size": REGION_BYTES}
+
+        def registered(error: object, result: dict[str, int] | None) -> None:
+            if result is None:
+                raise Violation(f"registering {name} failed: {error}")
+            self._name_of[result["id"]] = name
+            self.server.named.add(result["id"], key)
+
+        self.server.control("region_register", arguments, registered)
+
+    def unregister(self, ident: int) -> None:
+        self.server.named.close(ident)
+        for client in self.clients:
+            client.named_region_ends(ident)
+        arguments: m.Parameters = {"name": self._name_of[ident]}
+        self.server.control("region_unregister", arguments, lambda error, result: None)
 
     # --- the end -------------------------------------------------------------------------
 
@@ -167,12 +200,12 @@ class Simulation:
             if client.is_open and self.random.random() < 0.5:
                 client.close()
             else:
-                self.server.client_dies(client)
+                self.server.clients.dies(client)
         agenda.run(agenda.now_ns + 10 * SECOND)
         check_empty(self.server.scheduler)
-        for worker in self.server.workers.values():
-            if worker.leases:
-                raise Violation(f"{worker} still lends {worker.leases} to clients that are gone")
+        for worker in self.server.workers.alive.values():
+            if worker.arena.leases:
+                raise Violation(f"{worker} still lends {worker.arena.leases} to nobody")
         self._check_executions()
         for _ in range(5):
             agenda.run(agenda.now_ns + LONG_AFTER_NS)
@@ -205,7 +238,7 @@ class Simulation:
         if not agenda.run(agenda.now_ns + 2 * DRAIN_NS, lambda: server.exit_code is not None):
             raise Violation(f"draining does not end: {server.scheduler.world.slots}")
         agenda.run(agenda.now_ns + MILLISECOND)
-        alive = [worker for worker in server.workers.values() if worker.is_alive]
+        alive = [worker for worker in server.workers.alive.values() if worker.is_alive]
         if server.exit_code or any(worker.incarnation for worker in alive):
             raise Violation(f"exit code {server.exit_code}, alive: {alive}")
         for client in connected:

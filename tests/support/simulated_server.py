@@ -23,10 +23,9 @@ from support.simulated_checks import check_step
 from support.simulated_client import SimulatedClient
 from support.simulated_host import Repository, Supervisor
 from support.simulated_ledger import Ledger, Record
-from support.simulated_time import MICROSECOND, MILLISECOND, Agenda, Connection
-from support.simulated_worker import SimulatedWorker
-
-SUSPICION_NS = 100 * MILLISECOND
+from support.simulated_links import ClientLinks, Connections, WorkerLinks
+from support.simulated_regions import Slots
+from support.simulated_time import MICROSECOND, MILLISECOND, Agenda
 
 
 class Truth(Protocol):
@@ -73,15 +72,13 @@ class Server:
         self.restarts = 0
         self.steps = 0
         self.saved: dict[str, Any] | None = None
-        self.workers: dict[int, SimulatedWorker] = {}
-        """Living processes by key; a dead one leaves when the shell has told its death."""
+        self.named = Slots(ledger, Random(random.random()))
+        """Regions registered by name."""
+        self.connections = Connections(self)
+        self.clients = ClientLinks(self)
+        self.workers = WorkerLinks(self)
         self.names: tuple[str, ...] | None = None
         self.replies: dict[int, Callable[[Any, Any], None]] = {}
-        self._connections: list[Connection] = []
-        """All of this broker's life, also those that have not said hello yet."""
-        self._clients: dict[int, Connection] = {}
-        self._slots: dict[int, Connection] = {}
-        self._ordered: dict[int, str] = {}
         self._inbox: list[e.Event] = []
         self._turn_ns = NEVER_NS
         self._call = 0
@@ -107,7 +104,7 @@ class Server:
         actions = self.scheduler.start(self.names, saved, self.agenda.now_ns)
         self._perform(actions)
         for entry in (saved or {}).get("slots", ()):
-            if entry["slot"] not in self.workers:
+            if entry["slot"] not in self.workers.alive:
                 self.tell(e.SlotDied(entry["slot"], "it died while the broker was away", 0, False))
         self.operator_opens()
         self.supervisor.opens()
@@ -122,25 +119,16 @@ class Server:
         self.restarts += 1
         self._inbox.clear()
         self._turn_ns = NEVER_NS
-        self._ordered.clear()
-        for connection in self._connections:
-            if connection.is_open:
-                self._cut(connection)
-        self._connections.clear()
-        self._clients.clear()
-        self._slots.clear()
+        self.connections.cut_all()
+        self.clients.clear()
+        self.workers.clear()
         self.replies.clear()
         self.agenda.after(away_ns, self.start)
 
-    def _cut(self, connection: Connection) -> None:
-        connection.cut()
-        peer = connection.peer
-
-        def noticed() -> None:
-            if peer.connection is connection:
-                peer.disconnected()
-
-        self.agenda.after(self.random.randint(50, 2_000) * MICROSECOND, noticed)
+    def in_this_life(self, delay_ns: int, what: Callable[[], None]) -> None:
+        """Later, unless the broker has died by then."""
+        life = self._life
+        self.agenda.after(delay_ns, lambda: what() if self._life == life else None)
 
     # --- events in, actions out ------------------------------------------------------------
 
@@ -194,21 +182,21 @@ class Server:
             match action:
                 case e.SendAnswers(session, answers, regions, frames):
                     incarnation = self.scheduler.world.incarnation
-                    self._to_client(
+                    self.clients.send(
                         session, m.Answers(incarnation, tuple(answers), regions), frames
                     )
                 case e.SendBatch(slot, batch, frames):
-                    self._to_slot(slot, batch, frames)
+                    self.workers.send(slot, batch, frames)
                 case e.TellSession(session, message):
-                    self._to_client(session, message, [])
+                    self.clients.send(session, message, [])
                 case e.TellSlot(slot, message, frames):
-                    self._to_slot(slot, message, frames)
+                    self.workers.send(slot, message, frames)
                 case e.SendReply(session, call, error, result):
                     self._reply(session, call, error, result)
                 case e.CloseSession(session, error):
                     raise AssertionError(f"session {session} is closed: {error}")
                 case e.KillSlot(slot, reason):
-                    self._kill(slot, reason)
+                    self.workers.kill(slot, reason)
                 case e.TellSupervisor(want):
                     self.supervisor.wants(want)
                 case e.ScanRepository(token, names, _):
@@ -228,94 +216,7 @@ class Server:
     def _quit(self, code: int) -> None:
         self.exit_code = code
         self.is_up = False
-        for connection in [*self._clients.values(), *self._slots.values()]:
-            connection.is_open = False
-
-    # --- clients -------------------------------------------------------------------------
-
-    def connect_client(self, client: SimulatedClient) -> Connection | None:
-        return self._connect(client, self._from_client)
-
-    def _connect(
-        self, peer: Any, to_broker: Callable[[Connection, Any], None]
-    ) -> Connection | None:
-        if not self.is_up:
-            return None
-
-        def to_peer(connection: Connection, message: Any) -> None:
-            if peer.connection is connection:
-                peer.received(*message)
-
-        connection = Connection(
-            self.agenda, self.random, peer=peer, to_broker=to_broker, to_peer=to_peer
-        )
-        self._connections.append(connection)
-        return connection
-
-    def _from_client(self, connection: Connection, received: Any) -> None:
-        message, frames = received
-        key = connection.peer.key
-        if type(message) is m.Hello:
-            self._clients[key] = connection
-            self.tell(e.SessionOpened(key, message.role, 1, message.leases))
-            return
-        match message:
-            case m.Infer(requests):
-                self.tell(e.RequestsArrived(key, requests, frames))
-            case m.Cancel(ids):
-                self.tell(e.CancelAsked(key, ids))
-            case m.Release(leases):
-                self.tell(e.LeasesReleased(key, leases))
-            case m.RegisterRegion(call, region):
-                self.tell(e.RegionOffered(key, call, region, None))
-            case m.ForgetRegion(call, ident):
-                self.tell(e.RegionDropped(key, call, ident))
-            case m.Bye():
-                self._clients.pop(key, None)
-                self.tell(e.SessionEnded(key))
-
-    def _to_client(self, key: int, message: m.Message, frames: list[bytes]) -> None:
-        connection = self._clients.get(key)
-        if connection is not None:
-            connection.down.send((message, frames))
-
-    def break_client(self, client: SimulatedClient) -> None:
-        connection = client.connection
-        if connection is None or not connection.is_open:
-            return
-        self.ledger.tell(f"{client} loses its connection")
-        self._cut(connection)
-
-        def noticed() -> None:
-            if self._clients.get(client.key) is connection:
-                del self._clients[client.key]
-                self.tell(e.SessionLost(client.key))
-
-        self._soon(noticed)
-
-    def client_dies(self, client: SimulatedClient) -> None:
-        if not client.is_alive:
-            return
-        self.ledger.tell(f"{client} dies")
-        client.die()
-        connection = client.connection
-        when_ns = self.agenda.now_ns if connection is None else connection.end()
-
-        def noticed() -> None:
-            if self._clients.pop(client.key, None) is not None and self.random.random() < 0.5:
-                self.tell(e.SessionLost(client.key))
-            self.tell(e.SessionEnded(client.key))
-
-        self.agenda.at(when_ns + self.random.randint(1, 500) * MICROSECOND, noticed)
-
-    def _soon(self, what: Callable[[], None]) -> None:
-        life = self._life
-
-        def now() -> None:
-            if self._life == life:
-                what()
-
-        self.agenda.after(self.random.randint(20, 1_000) * MICROSECOND, now)
+        self.connections.close_all()
 
     # --- the operator --------------------------------------------------------------------
 
@@ -338,84 +239,7 @@ class Server:
             self.replies.pop(call)(error, result)
         else:
             wire = None if error is None else error.wire()
-            self._to_client(session, m.Reply(call, wire), [])
-
-    # --- workers -------------------------------------------------------------------------
-
-    def connect_worker(self, worker: SimulatedWorker) -> Connection | None:
-        if self.is_up and worker.key in self._ordered:
-            return None
-        return self._connect(worker, self._from_worker)
-
-    def _from_worker(self, connection: Connection, received: Any) -> None:
-        message, frames = received
-        worker = connection.peer
-        match message:
-            case m.SlotHello():
-                self._slots[worker.key] = connection
-                self.tell(e.SlotOpened(worker.key, message, worker.pid))
-            case m.Loaded(instance, error, load_ns):
-                config = None if error is not None else frames[0]
-                self.tell(e.InstanceLoaded(worker.key, instance, error, load_ns, config))
-            case m.Results():
-                slot = self.scheduler.world.slots.get(worker.key)
-                if slot and slot.current and slot.current.id == message.batch:
-                    self.truth.executed(worker.load.directory, worker.load.version)
-                self.tell(e.BatchFinished(worker.key, message, frames))
-            case m.Forgotten(ids):
-                self.tell(e.RegionsForgotten(worker.key, ids))
-
-    def _to_slot(self, key: int, message: m.Message, frames: list[Any]) -> None:
-        connection = self._slots.get(key)
-        if connection is not None:
-            connection.down.send((message, frames))
-
-    def break_worker(self, worker: SimulatedWorker) -> None:
-        """The connection breaks; unless it says hello again in time the process is fenced."""
-        connection = worker.connection
-        if connection is None or not connection.is_open or not worker.is_alive:
-            return
-        self.ledger.tell(f"{worker} loses its connection")
-        self._cut(connection)
-        if self._slots.get(worker.key) is connection:
-            del self._slots[worker.key]
-
-        def overdue() -> None:
-            if worker.is_alive and worker.key not in self._slots:
-                self.tell(e.SlotSilent(worker.key))
-                self.worker_dies(worker, "killed: it stopped answering")
-
-        life = self._life
-        self.agenda.after(SUSPICION_NS, lambda: overdue() if self._life == life else None)
-
-    def _kill(self, key: int, reason: str) -> None:
-        worker = self.workers.get(key)
-        if worker is not None:
-            self._ordered[key] = reason
-            self.worker_dies(worker, f"killed: {reason}")
-
-    def worker_dies(self, worker: SimulatedWorker, reason: str, *, is_own: bool = False) -> None:
-        """The process ends now. Its death counts once the shell has seen it, after its words."""
-        if not worker.is_alive:
-            return
-        self.ledger.tell(f"{worker} dies: {reason}, executing {worker.page_batch}")
-        worker.die()
-        connection = worker.connection
-        when_ns = self.agenda.now_ns if connection is None else connection.end()
-
-        def noticed() -> None:
-            self._slots.pop(worker.key, None)
-            self.workers.pop(worker.key, None)
-            ordered = self._ordered.pop(worker.key, None) is not None
-            slot = self.scheduler.world.slots.get(worker.key)
-            if slot is not None and slot.instance is not None and not is_own:
-                model = slot.instance.model
-                self.truth.worker_died(model.directory, model.version)
-            self.tell(e.SlotDied(worker.key, reason, worker.page_batch, ordered))
-            self.supervisor.exited()
-
-        delay_us = self.random.choice((10, 200, 50_000))
-        self.agenda.at(when_ns + delay_us * MICROSECOND, noticed)
+            self.clients.send(session, m.Reply(call, wire), [])
 
 
 OPERATOR = 1

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code
-from support.simulated_ledger import Violation, content, token_of
+from support.simulated_arena import Arena
+from support.simulated_execution import Execution, Key, Received, Regions
+from support.simulated_ledger import Violation
 from support.simulated_models import CRASH, ERROR, Edition
 from support.simulated_time import MICROSECOND, MILLISECOND, Connection
 
@@ -22,12 +24,6 @@ if TYPE_CHECKING:
     from support.simulated_server import Server
 
 FINISHED_MAX = 4
-LEASE_SLOT_BYTES = 65_536
-CANCELLED = (str(Code.CANCELLED), "cancelled before it was executed", False)
-RAISED = (str(Code.MODEL_ERROR), "the model raised", False)
-Key = tuple[int, int]
-Regions = dict[int, m.Region]
-Received = tuple[m.Batch, list[bytes], Regions]
 
 
 class SimulatedWorker:
@@ -58,11 +54,8 @@ class SimulatedWorker:
         self.page_batch = 0
         self.regions: Regions = {}
         """Of this broker; a batch keeps those of the broker that sent it."""
-        self.arena = m.Region(2**61 + pid, f"/naiad.sim.worker.{pid}", 1, pid, 2**30)
-        self.arena_told = False
-        self.leases: dict[tuple[int, int], list[int]] = {}
-        self._next_offset = 0
-        self._free_offsets: list[int] = []
+        self.arena = Arena(server.ledger, pid)
+        self._execution = Execution(server.ledger, self.arena, random, repr(self))
         self._postponed: list[Callable[[], None]] = []
         self.agenda.after(random.randint(5, 60) * MILLISECOND, self.connect)
 
@@ -79,7 +72,7 @@ class SimulatedWorker:
             self._postponed.append(self.connect)
             return
         self.welcomed = False
-        self.connection = self.server.connect_worker(self)
+        self.connection = self.server.workers.connect(self)
         if self.connection is None:
             self.agenda.after(self.random.randint(2, 20) * MILLISECOND, self.connect)
             return
@@ -98,7 +91,7 @@ class SimulatedWorker:
             backends=("identity",), incarnation=self.incarnation,
             instance=load.instance if load else 0, model=load.model if load else "",
             version=load.version if load else 0, held=tuple(held),
-            arenas=(self.arena,) if self.arena_told else (), leases=tuple(self.leases),
+            arenas=self.arena.told, leases=tuple(self.arena.leases),
         )  # fmt: skip
         self.connection.up.send((hello, []))
 
@@ -142,9 +135,7 @@ class SimulatedWorker:
                 self.abandoned.update(here.intersection(requests))
             case m.Return(leases):
                 for lease in leases:
-                    for offset in self.leases.pop(lease, ()):
-                        self.ledger.take_back(self.arena.key, offset)
-                        self._free_offsets.append(offset)
+                    self.arena.end(lease)
             case m.Stop():
                 self._drain()
 
@@ -170,7 +161,7 @@ class SimulatedWorker:
         if self.load is not None:
             if self.load != load:
                 raise Violation(f"{self} is {self.load.instance_name}, told to load {load}")
-            self.server.break_worker(self)  # it takes a second LOAD for a fault of the broker
+            self.server.workers.cut(self)  # it takes a second LOAD for a fault of the broker
             return
         self.load = load
         edition = self.edition = self.server.repository.edition_of(load.directory)
@@ -181,12 +172,12 @@ class SimulatedWorker:
             if not self.is_alive:
                 return
             if outcome == CRASH:
-                self.server.worker_dies(self, "SIGSEGV")
+                self.server.workers.dies(self, "SIGSEGV")
             elif outcome == ERROR:
                 self.server.truth.load_failed(load.directory)
                 error = (str(Code.LOAD_FAILED), "initialize raised", False)
                 self._send(m.Loaded(load.instance, error, edition.load_ns), [])
-                self.server.worker_dies(self, "exit code 3")
+                self.server.workers.dies(self, "exit code 3")
             else:
                 self.is_loaded = True
                 self.server.truth.load_succeeded(load.directory)
@@ -226,7 +217,7 @@ class SimulatedWorker:
             return
         if not self.waiting:
             if self.draining and (self.load is None or self.is_loaded):
-                self.server.worker_dies(self, "exit code 0")
+                self.server.workers.dies(self, "exit code 0")
             return
         assert self.edition is not None
         batch, frames, known = self.waiting.popleft()
@@ -238,7 +229,7 @@ class SimulatedWorker:
         for request in batch.requests:
             if (request.session, request.id) in self.abandoned:
                 continue
-            token = self._read(request, frames, regions)
+            token = self._execution.read(request, frames, regions)
             self.ledger.begin(token, f"{self} in batch {batch.id}")
             dies = dies or self.ledger.records[token].is_poison
             tensor = request.inputs[0]
@@ -247,7 +238,7 @@ class SimulatedWorker:
         took_ns = int(took_ns * self.random.uniform(0.9, 1.4))
         if dies:
             self.agenda.after(
-                took_ns // 2, lambda: self.server.worker_dies(self, "SIGSEGV", is_own=True)
+                took_ns // 2, lambda: self.server.workers.dies(self, "SIGSEGV", is_own=True)
             )
             return
         skipped = frozenset(self.abandoned)
@@ -261,13 +252,14 @@ class SimulatedWorker:
             return
         batch = received[0]
         answers: list[bytes] = [b""]
-        results = [self._result(one, received, answers, skipped) for one in batch.requests]
+        results = [
+            self._execution.result(one, received, answers, skipped) for one in batch.requests
+        ]
         for request in batch.requests:
             self.ledger.running.pop(int(request.label), None)
         self.page_batch = 0
         self.executing = None
-        arenas = () if self.arena_told or not self.leases else (self.arena,)
-        self.arena_told = self.arena_told or bool(arenas)
+        arenas = self.arena.tell()
         durations = m.Durations(took_ns // 10, took_ns - took_ns // 5, took_ns // 10)
         message = m.Results(batch.id, tuple(results), durations, 0, arenas)
         self.finished[batch.id] = (message, answers, batch)
@@ -277,65 +269,6 @@ class SimulatedWorker:
         if self.welcomed:
             self._send(message, answers)
         self._go_on()
-
-    def _result(
-        self,
-        request: m.BatchRequest,
-        received: Received,
-        answers: list[bytes],
-        skipped: frozenset[Key],
-    ) -> m.BatchResult:
-        if (request.session, request.id) in skipped:
-            return m.BatchResult(CANCELLED, ())
-        _, frames, regions = received
-        token = self._read(request, frames, regions)
-        if self.ledger.records[token].raises:
-            return m.BatchResult(RAISED, ())
-        source = request.inputs[0]
-        output = request.outputs[0] if request.outputs else m.OutputRequest("Y")
-        place, where, offset = int(m.Place.INLINE), 0, 0
-        if output.place == m.Place.REGION:
-            place, where, offset = output.place, output.region, output.offset
-            region = self._region(regions, where, token)
-            self.ledger.write(region.key, offset, token, repr(self))
-        elif self.random.random() < 0.3:
-            place, where, offset = int(m.Place.LEASE), self.arena.id, self._lend(request, token)
-        elif source.size <= 16_384:
-            offset = len(answers[0])
-            answers[0] += content(token, source.size)
-        else:
-            answers.append(content(token, source.size))
-            where = len(answers) - 1
-        tensor = m.Tensor("Y", source.datatype, source.shape, place, where, offset, source.size)
-        return m.BatchResult(None, (tensor,))
-
-    def _lend(self, request: m.BatchRequest, token: int) -> int:
-        if self._free_offsets:
-            offset = self._free_offsets.pop()
-        else:
-            offset, self._next_offset = self._next_offset, self._next_offset + LEASE_SLOT_BYTES
-        self.ledger.lend(self.arena.key, offset, token)
-        self.leases.setdefault((request.session, request.id), []).append(offset)
-        return offset
-
-    def _region(self, regions: Regions, ident: int, token: int) -> m.Region:
-        found = regions.get(ident)
-        if found is None:
-            raise Violation(f"{self} was never told about region {ident}", token)
-        return found
-
-    def _read(self, request: m.BatchRequest, frames: list[bytes], regions: Regions) -> int:
-        """The token in the request's input, checked against what its label says it must be."""
-        token = int(request.label)
-        tensor = request.inputs[0]
-        if tensor.place == m.Place.REGION:
-            region = self._region(regions, tensor.region, token)
-            self.ledger.read(region.key, tensor.offset, token, repr(self))
-            return token
-        data = frames[tensor.region][tensor.offset : tensor.offset + tensor.size]
-        if token_of(data, tensor.size) != token:
-            raise Violation(f"{self} got other bytes than those of request {token}", token)
-        return token
 
     # --- dying ---------------------------------------------------------------------------
 
