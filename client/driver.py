@@ -48,6 +48,8 @@ class Driver:
         self.memory = ClientMemory(self.session, transport, role, self._lease_ended)
         self._when_lease_ends: weakref.WeakMethod[Callable[[], None]] | None = None
         self.reconnects = 0
+        self._is_down = False
+        """The monitor said so; what had come before is still to be read."""
         self.is_drained = False
         """After `turn`: nothing came, and nothing was done since that could hide what comes."""
         self._connect_timeout_ns = int(connect_timeout_s * 1e9)
@@ -74,14 +76,16 @@ class Driver:
         message = connection.receive()
         if message is not None:
             self._take_in(message, now_ns, out)
+        if self._is_down and self.is_drained:
+            self.lose()  # not before: the last words came ahead of the end
 
-    def _take_in(self, message: Received | None, now_ns: int, out: list[Completion]) -> None:
+    def _take_in(self, first: Received, now_ns: int, out: list[Completion]) -> None:
         """This message and those behind it, then whatever they made due."""
         session = self.session
         connection = self.connection
-        for _ in range(MESSAGES_PER_TURN_MAX):
-            if message is None:
-                break
+        message: Received | None = first
+        left = MESSAGES_PER_TURN_MAX
+        while message is not None:
             was_open = session.phase is Phase.OPEN
             session.feed(message[0], message[1], now_ns, out)
             if not was_open and session.phase is Phase.OPEN:
@@ -90,12 +94,11 @@ class Driver:
             if session.reset_wanted or session.phase is Phase.ENDED:
                 self.lose()
                 return
-            if not session.unanswered:
+            left -= 1
+            if not left or not session.unanswered:
                 self.is_drained = False
                 break
             message = connection.receive()
-        else:
-            self.is_drained = False
         if session.has_messages and not connection.outbox:
             self.send()  # WELCOME came, or leases of dropped answers
             self.is_drained = False
@@ -121,11 +124,11 @@ class Driver:
 
     def watch(self) -> None:
         """The monitor's descriptor is readable."""
-        if self.connection.is_down():
-            self.lose()
+        self._is_down |= self.connection.is_down()
 
     def lose(self) -> None:
         """The connection is of no use any more: close it and begin again, with back-off."""
+        self._is_down = False
         self.connection.lost()
         self.session.disconnected()
         self.reconnects += 1

@@ -14,7 +14,7 @@ Waitable = Future[Any] | Wish
 
 
 class Followers:
-    """Tickets are locks that their threads acquire twice; the second time somebody releases them."""
+    """Tickets are locks that their threads acquire twice; the second time others release them."""
 
     def __init__(self) -> None:
         self._tickets: dict[threading.Lock, None] = {}
