@@ -43,6 +43,10 @@ def batching(rows: int = 8, **fields: Any) -> Json:
     return {"max_batch_size": rows, "dynamic_batching": fields}
 
 
+def queue_policy(rows: int = 1, **policy: Any) -> Json:
+    return batching(rows, default_queue_policy=policy)
+
+
 def parameters(**own: object) -> Json:
     """`naiad.` parameters, as a config has them."""
     texts = {f"naiad.{name}": str(value).lower() for name, value in own.items()}
@@ -286,6 +290,10 @@ class Bench:
     def sent(self, slot: int) -> list[list[int]]:
         """Request ids of the batches the slot has."""
         return [[request.id for request in batch.requests] for batch in self.batches[slot]]
+
+    def is_stopped(self, slot: int) -> bool:
+        """Whether it was told to."""
+        return any(type(message) is m.Stop for message in self.told[slot])
 
     # --- the broker dies -----------------------------------------------------------------
 

@@ -8,14 +8,11 @@ import pytest
 
 from naiad.broker.core import events as e
 from naiad.broker.core.models import ModelState
-from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, NaiadError, Unavailable
 from support.simulated_bench import (
     CLIENT,
-    MS,
     Bench,
     S,
-    batching,
     config,
     instances,
     parameters,
@@ -27,10 +24,6 @@ LOAD_ERROR = (str(Code.LOAD_FAILED), "initialize raised", False)
 def reply(bench: Bench, call: int) -> NaiadError | None:
     error, _ = bench.replies[CLIENT, call]
     return error
-
-
-def stopped(bench: Bench, slot: int) -> bool:
-    return any(type(message) is m.Stop for message in bench.told[slot])
 
 
 def reloading(**fields: Any) -> tuple[Bench, int, int, int]:
@@ -72,7 +65,7 @@ def test_the_same_fingerprint_is_no_reload() -> None:
     (slot,) = bench.served(config())
     call = bench.load(config())
     assert reply(bench, call) is None
-    assert not stopped(bench, slot)
+    assert not bench.is_stopped(slot)
     assert bench.wanted[-1].slots == 2
 
 
@@ -85,10 +78,10 @@ def test_a_reload_serves_the_old_until_the_new_is_there_then_drains_it() -> None
     assert reply(bench, call) is None
     bench.ask(2)
     assert bench.sent(new) == [[2]]
-    assert not stopped(bench, old), "it is still executing"
+    assert not bench.is_stopped(old), "it is still executing"
     bench.finish(old)
     assert bench.is_answered(1)
-    assert stopped(bench, old)
+    assert bench.is_stopped(old)
 
 
 def test_queued_requests_go_to_the_new_generation_where_they_fit() -> None:
@@ -111,7 +104,7 @@ def test_queued_requests_that_do_not_fit_are_finished_by_the_old_generation() ->
     bench.finish(old)
     assert bench.sent(old) == [[2]]
     bench.finish(old)
-    assert stopped(bench, old)
+    assert bench.is_stopped(old)
 
 
 def test_a_failed_reload_leaves_the_old_serving_and_says_so() -> None:
@@ -141,7 +134,7 @@ def test_one_failing_instance_of_a_reload_ends_the_others_and_nothing_is_left() 
     assert reply(bench, call) is not None
     assert bench.world.retiring == []
     assert len(bench.world.instances) == 1
-    assert not stopped(bench, old)
+    assert not bench.is_stopped(old)
 
 
 def test_a_reload_while_the_only_worker_is_dead_still_lets_requests_wait() -> None:
@@ -171,7 +164,7 @@ def test_a_newer_load_overtakes_an_older_one() -> None:
     error = reply(bench, call)
     assert error is not None
     assert "Newer operation" in error.message
-    assert stopped(bench, new)
+    assert bench.is_stopped(new)
     bench.loaded(bench.worker())
     assert reply(bench, newest) is None
     assert bench.model().directory == "/models/m/2"
@@ -238,11 +231,11 @@ def test_unload_drains_then_stops_then_is_unavailable() -> None:
     bench.control("unload", model="m")
     bench.ask(3)
     assert bench.error(3)[0] == Code.NOT_FOUND
-    assert not stopped(bench, slot)
+    assert not bench.is_stopped(slot)
     bench.finish(slot)
     bench.finish(slot)
     assert bench.is_answered(2)
-    assert stopped(bench, slot)
+    assert bench.is_stopped(slot)
     assert str(bench.model().state) == "UNLOADING"
     bench.dies(slot)
     assert (str(bench.model().state), bench.model().reason) == ("UNAVAILABLE", "unloaded")
@@ -295,52 +288,3 @@ def test_load_after_unload_serves_again() -> None:
     bench.dies(slot)
     bench.ask(1)
     assert bench.model().executing == 1
-
-
-# --- drain ---------------------------------------------------------------------------------------
-
-
-def test_drain_finishes_what_is_there_refuses_what_comes_and_quits() -> None:
-    bench = Bench()
-    (slot,) = bench.served(config())
-    bench.ask(1, 2)
-    bench.do(e.DrainAsked(bench.now_ns + 10 * S))
-    assert bench.wanted[-1].slots == 0
-    assert not bench.control("ready")["ready"]
-    bench.ask(3)
-    assert bench.error(3)[0] == Code.DRAINING
-    bench.finish(slot)
-    bench.finish(slot)
-    assert bench.is_answered(1)
-    assert bench.is_answered(2)
-    assert stopped(bench, slot)
-    assert bench.quit_code is None
-    bench.dies(slot)
-    assert bench.quit_code == 0
-
-
-def test_drain_fails_what_no_worker_is_left_for() -> None:
-    bench = Bench()
-    (slot,) = bench.served(config())
-    bench.ask(1, 2)
-    bench.do(e.DrainAsked(bench.now_ns + 10 * S))
-    bench.dies(slot, executing=bench.batches[slot][0].id)
-    assert {bench.error(1)[0], bench.error(2)[0]} == {Code.DRAINING}
-    assert bench.quit_code == 0
-
-
-def test_a_drain_that_takes_too_long_gives_up_with_an_exit_code() -> None:
-    bench = Bench()
-    (slot,) = bench.served(config(**batching(1)))
-    bench.ask(1, 2, rows=1)
-    bench.do(e.DrainAsked(bench.now_ns + 100 * MS))
-    bench.wait(100 * MS)
-    assert {bench.error(1)[0], bench.error(2)[0]} == {Code.DRAINING}
-    assert bench.killed == [slot]
-    assert bench.quit_code == 1
-
-
-def test_drain_with_nothing_to_do_quits_at_once() -> None:
-    bench = Bench()
-    bench.do(e.DrainAsked(bench.now_ns + S))
-    assert bench.quit_code == 0
