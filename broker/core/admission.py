@@ -148,6 +148,8 @@ class Admission:
                     code=Code.BUDGET_EXCEEDED,
                 )
 
+        if request.parameters or request.label or request.traceparent:
+            job.text_bytes = _text_bytes(request)
         job.priority = request.priority
         if not model.config.naiad.retry:
             job.retryable = False
@@ -270,6 +272,15 @@ class Admission:
                 f" {offset + size}, the region has {limit} bytes"
             )
         return known.id, begin + offset
+
+
+def _text_bytes(request: InferRequest) -> int:
+    """What its texts take in a header, at most."""
+    texts = [request.label, request.traceparent]
+    for key, value in request.parameters.items():
+        texts.append(key)
+        texts.append(value if type(value) is str else "123456789")
+    return sum(5 + len(text.encode()) for text in texts)
 
 
 def _not_yet(field: str, feature: str) -> RequestError:

@@ -32,6 +32,8 @@ WASTE_FACTOR: Final = 4
 that the batch needs."""
 _HOPELESS: Final = (InstanceState.FATAL, InstanceState.EXITED)
 """Not without a new decision will such an instance run anything."""
+BATCH_HEADER_BYTES_MAX: Final = m.WORKER_HEADER_BYTES_MAX * 3 // 4
+"""For the requests of a batch; the rest is for regions that are new to its worker."""
 EARLY_MARGIN_NS: Final = 20_000
 """Sent this much before the computed moment: the loop's timer is late by about a tenth of a ms."""
 
@@ -111,6 +113,8 @@ class Dispatch:
         now_ns = world.now_ns
         queue = model.queue
         deadlines = world.deadlines
+        if len(jobs) > 1:
+            jobs = _fitting(jobs, model)
         rows = 0
         for job in jobs:
             queue.remove(job)
@@ -525,6 +529,19 @@ class Dispatch:
         if batch is not None:
             message = m.Abandon(((job.session.key, job.request.id),))
             self._world.actions.append(TellSlot(batch.slot.key, message, []))
+
+
+def _fitting(jobs: list[Job], model: ModelVersion) -> list[Job]:
+    """As many of the jobs as one message to a worker can name; the others wait for the next."""
+    signature = model.signature
+    assert signature is not None
+    each = signature.header_bytes
+    left = BATCH_HEADER_BYTES_MAX
+    for index, job in enumerate(jobs):
+        left -= each + job.text_bytes
+        if left < 0 and index:
+            return jobs[:index]
+    return jobs
 
 
 def is_drained(model: ModelVersion) -> bool:

@@ -47,6 +47,8 @@ class Job:
     deaths_alone = 0
     suspect = False
     retryable = True
+    text_bytes = 0
+    """Of its label, traceparent and parameters, which travel in headers."""
     regional = False
     """Whether some tensor is in a region (or was copied out of a large shared frame)."""
 

@@ -18,6 +18,10 @@ _BATCH_NOTE: Final = (
     " prepended to each input shape. If you want to specify the full shape including the batch dim"
     " in your input dims config, try setting max_batch_size to zero."
 )
+HEADER_BYTES: Final = 100
+TENSOR_HEADER_BYTES: Final = 60
+DIM_HEADER_BYTES: Final = 9
+"""Generous sizes of the parts of a request in a msgpack header."""
 
 
 class InputSpec(NamedTuple):
@@ -34,7 +38,16 @@ class InputSpec(NamedTuple):
 class Signature:
     """Inputs, outputs and batch limit of one model version."""
 
-    __slots__ = ("_keyed", "_optional", "inputs", "model", "outputs", "required", "rows_max")
+    __slots__ = (
+        "_keyed",
+        "_optional",
+        "header_bytes",
+        "inputs",
+        "model",
+        "outputs",
+        "required",
+        "rows_max",
+    )
 
     def __init__(self, config: ModelConfig) -> None:
         self.model = config.name
@@ -42,6 +55,12 @@ class Signature:
         self.inputs = {tensor.name: _spec(config, tensor) for tensor in config.inputs}
         self.outputs = frozenset(tensor.name for tensor in config.outputs)
         self.required = sum(1 for spec in self.inputs.values() if not spec.optional)
+        tensors = (*config.inputs, *config.outputs)
+        self.header_bytes = HEADER_BYTES + sum(
+            TENSOR_HEADER_BYTES + len(one.name.encode()) + DIM_HEADER_BYTES * len(one.dims)
+            for one in tensors
+        )
+        """At most this much of a batch's header is a request without texts of its own."""
         self._optional = self.required != len(self.inputs)
         self._keyed = self._optional or any(spec.varies for spec in self.inputs.values())
 

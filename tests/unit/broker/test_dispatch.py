@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from naiad.broker.core import events as e
@@ -183,3 +185,28 @@ def test_statistics_count_as_tritons_do() -> None:
     assert [(one["batch_size"], one["compute_infer"]["count"]) for one in found["batch_stats"]] == [
         (2, 2)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"parameters": {f"p{n}": "x" * 15_000 for n in range(4)}},
+        {"parameters": {f"p{n}": "ä" * 7_000 for n in range(4)}},
+        {"label": "L" * 1_000, "traceparent": "t" * 1_000},
+    ],
+    ids=["long parameters", "long parameters beyond ASCII", "long labels"],
+)
+def test_no_batch_is_too_large_for_its_workers_header(fields: dict[str, Any]) -> None:
+    """A worker that refuses a message reconnects, and would be sent the same again for ever."""
+    bench = Bench()
+    (slot,) = bench.served(config(**batching(1024)))
+    bench.ask(0, rows=1)
+    for start in range(1, 1000, 100):
+        bench.ask(*range(start, start + 100), rows=1, **fields)
+    seen = 0
+    while bench.batches[slot]:
+        batch = bench.batches[slot][0]
+        assert len(encode(batch)) <= m.WORKER_HEADER_BYTES_MAX
+        seen += len(batch.requests)
+        bench.finish(slot)
+    assert seen == 1001
