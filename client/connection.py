@@ -8,6 +8,8 @@ never reconnects and never lingers: the session decides what is sent again. Inte
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +27,9 @@ COPY_BYTES_MAX: Final = 256 * 1024
 BACKOFF_NS_MIN: Final = 10_000_000
 BACKOFF_NS_MAX: Final = 100_000_000
 BYE_LINGER_MS: Final = 100
+NEVER_MS: Final = 3_600_000
+"""libzmq would reconnect then, but the socket is closed long before. Not -1: that throws away what
+has arrived and was not read yet when the connection ends."""
 
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE_NOBLOCK: Final = int(zmq.SNDMORE) | _NOBLOCK
@@ -50,6 +55,24 @@ _receive: Final[Any] = zmq.backend.Socket.recv
 _get: Final[Any] = zmq.backend.Socket.get
 
 
+_contexts: Final[dict[int, zmq.Context[zmq.Socket[bytes]]]] = {}
+_contexts_lock: Final = threading.Lock()
+
+
+def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """One context (and its I/O thread) for all clients of a process.
+
+    It is never terminated: that waits for every socket, and would wait for ever for one that an
+    interruption left behind.
+    """
+    pid = os.getpid()
+    context = _contexts.get(pid)
+    if context is None:
+        with _contexts_lock:
+            context = _contexts.setdefault(pid, zmq.Context())
+    return context
+
+
 class Connection:
     """`open` when `retry_ns` has come, `send` and `receive`, `lost` when `is_down` says so."""
 
@@ -63,7 +86,6 @@ class Connection:
         self.monitor_descriptor = -1
         self._before_close: weakref.WeakMethod[Callable[[], None]] | None = None
         self._context = context
-        self._own_context = context is None
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self.outbox: deque[Message] = deque()
@@ -86,21 +108,20 @@ class Connection:
     def open(self, now_ns: int) -> None:
         """Begin to connect. Raises Unavailable when this process has no descriptors left."""
         assert self._socket is None
-        if self._context is None:
-            self._context = zmq.Context()
+        context = self._context if self._context is not None else shared_context()
         backoff_ns = min(BACKOFF_NS_MIN << min(self.attempts, 16), BACKOFF_NS_MAX)
         self.retry_ns = now_ns + backoff_ns
         self.attempts += 1
         try:
-            dealer = self._context.socket(zmq.DEALER)
+            dealer = context.socket(zmq.DEALER)
             self._socket = dealer
             dealer.set_hwm(HIGH_WATER_MESSAGES)
             dealer.setsockopt(zmq.LINGER, 0)
             dealer.setsockopt(zmq.MAXMSGSIZE, INLINE_BYTES_MAX)
-            dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+            dealer.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
             name = f"inproc://naiad-client-monitor-{next(_monitor_numbers)}"
             dealer.monitor(name, _DOWN)
-            self._monitor = monitor = self._context.socket(zmq.PAIR)
+            self._monitor = monitor = context.socket(zmq.PAIR)
             monitor.setsockopt(zmq.LINGER, 0)
             monitor.connect(name)
             # Its descriptor signals only once somebody has looked and found nothing.
@@ -124,15 +145,11 @@ class Connection:
         self._close_sockets(0)
 
     def close(self, goodbye: list[Message] | None = None) -> None:
-        """Let go of everything; a farewell gets BYE_LINGER_MS to leave."""
+        """Let go of the sockets, at once; a farewell has BYE_LINGER_MS to leave meanwhile."""
         if goodbye and self._socket is not None:
             for message in goodbye:
                 self.send(message)
         self._close_sockets(BYE_LINGER_MS if goodbye else 0)
-        if self._own_context and self._context is not None:
-            # Not term(): a socket that an interruption left behind would block it for ever.
-            self._context.destroy(linger=0)
-            self._context = None
 
     def _close_sockets(self, linger_ms: int) -> None:
         self.outbox.clear()

@@ -36,7 +36,7 @@ class Client:
             and `infer` wait, or raise Unavailable (code budget_exceeded).
         role: for people, in `naiad status`.
         transport: "auto" puts large arrays into shared memory, "shm" all of them, "inline" none.
-        context: a zmq.Context to share; by default the client has its own.
+        context: the zmq.Context to use instead of the one that all clients of a process share.
 
     Not usable after fork(): make a client in each process.
     """
