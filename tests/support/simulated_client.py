@@ -196,8 +196,10 @@ class SimulatedClient:
         self.incarnation = welcome.incarnation
         self.is_open = True
         self.calls.clear()
+        if not same:
+            self.regions.registered.clear()
         for ident in sorted(self.regions.open):
-            if not same or ident not in self.regions.registered:
+            if ident not in self.regions.registered:
                 self._register(self.regions.describe(ident))
         for ident, asked in self.held.items():
             asked.record.cancel_asked = True
