@@ -211,6 +211,7 @@ def test_interruptions_at_any_moment_are_survived(client: Client) -> None:
         future.result(PATIENCE_S)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12: that is the point
 def test_a_forked_child_gets_a_clear_error(client: Client) -> None:
     client.infer("echo", X)
     held = client.submit("silent", X)
