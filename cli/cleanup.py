@@ -1,4 +1,8 @@
-"""After a server's last process: remove what they left in the run directory and in /dev/shm."""
+"""Remove what a server's processes left in the run directory and in /dev/shm.
+
+After the last one has ended, and before the first one starts: an earlier server may have been
+killed before it could.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,21 @@ from naiad.protocol.endpoints import Endpoints
 from naiad.shm.janitor import Janitor
 
 
+def forget_state(run_dir: str) -> None:
+    """Remove what a broker keeps for the next one, which the same supervisor starts in its place.
+
+    Under a new supervisor nobody is left to be adopted, and the models are those of its command
+    line. Raises OSError when it is there and cannot be removed.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(Endpoints(run_dir).state_path)
+
+
 def cleanup(run_dir: str, name: str) -> list[str]:
     """Remove sockets, slot files and dead segments.
 
     The caller holds the run directory's lock and no process of this server runs. The broker's state
-    stays: it removes it itself when it ends cleanly, and after a crash the next one needs it.
+    stays (see `forget_state`).
 
     Returns a line for each thing that could not be removed.
     """

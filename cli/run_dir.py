@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import time
 from typing import Final
 
 from naiad.cli.exit_codes import ExitCode
@@ -17,6 +18,9 @@ from naiad.config.settings import DEFAULT_NAME, default_run_dir
 from naiad.protocol.endpoints import Endpoints, path_fault
 
 MODE: Final = 0o700
+DYING_SECONDS_MAX: Final = 2.0
+"""For the broker of a supervisor that was killed a moment ago: it dies with it, but not before."""
+POLL_SECONDS: Final = 0.01
 _OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -72,13 +76,25 @@ def lock(run_dir: str) -> int:
     Raises CommandFailed (RUN_DIR) when another server has it; nothing of that one is touched.
     """
     descriptor = _locked(f"{run_dir}/serve.lock", run_dir)
-    os.close(_locked(Endpoints(run_dir).lock_path, run_dir))  # the broker takes this one itself
+    # The broker takes this one itself.
+    os.close(_locked(Endpoints(run_dir).lock_path, run_dir, DYING_SECONDS_MAX))
     os.truncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
 
 
-def _locked(path: str, run_dir: str) -> int:
+def _locked(path: str, run_dir: str, patience_seconds: float = 0.0) -> int:
+    end = time.monotonic() + patience_seconds
+    while True:
+        try:
+            return _locked_now(path, run_dir)
+        except CommandFailed:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(POLL_SECONDS)
+
+
+def _locked_now(path: str, run_dir: str) -> int:
     try:
         descriptor = os.open(path, _OPEN, 0o600)
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from naiad.cli import repositories, run_dir
-from naiad.cli.cleanup import cleanup
+from naiad.cli.cleanup import cleanup, forget_state
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.log import LogWriter
@@ -90,6 +90,9 @@ def serve(
         raise click.UsageError("; ".join(faults))
     run_dir.prepare(where)
     lock = run_dir.lock(where)
+    # A killed server left them; this one is told anew what to serve.
+    forget_state(where)
+    cleanup(where, name)
     log = _started_log(log_file)
     notices = log if log_file is None else _started_log(None)
 

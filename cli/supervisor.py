@@ -7,7 +7,8 @@ The order of a shutdown, at the first SIGTERM or SIGINT:
  1. The broker gets SIGTERM: it says not ready, takes nothing new, finishes what is there, tells the
     workers to stop, and exits. Nothing is restarted from now on. When the broker is gone (or was
     when the signal came), the workers that are left get SIGTERM: nobody else will tell them.
- 2. All of this has `drain_seconds`, and MARGIN_SECONDS on top for the words of farewell.
+ 2. All of this has `drain_seconds`, and MARGIN_SECONDS on top for the words of farewell. Workers
+    that are left when the broker has drained have LEFT_SECONDS_MAX.
  3. What is left then gets SIGKILL, and the exit code says so. A second signal does this at once.
  4. With every child reaped, what they could not remove themselves is: see `cleanup`.
 """
@@ -38,6 +39,8 @@ BROKER_EARLY_DEATHS_MAX: Final = 6
 KILLED_SECONDS_MAX: Final = 5.0
 """After SIGKILL. A process in an uninterruptible wait cannot be ended: say so and leave it."""
 READS_PER_TURN_MAX: Final = 16
+LEFT_SECONDS_MAX: Final = 2.0
+"""For workers when the broker has drained and exited: it did not know them, they have no work."""
 MARGIN_SECONDS: Final = 2.0
 """For the broker to say itself what it could not finish, before it is killed."""
 BROKER_DRAIN_TIMED_OUT: Final = 1
@@ -92,6 +95,7 @@ class Supervisor:
         self._slots = SlotTable()
         self._deadline_ns: int | None = None
         """Of the drain, then of the killing."""
+        self._is_drained = False
         self.failure = ""
         """Why the server ended by itself, for the person who started it."""
         self._link = BrokerLink(
@@ -248,11 +252,19 @@ class Supervisor:
         now_ns = time.monotonic_ns()
         reason = f"{describe_status(status)}{_last_words(child)}"
         if self._phase is not Phase.SERVING:
-            if status != 0 and self._phase is Phase.DRAINING:
+            if status == 0 and self._phase is Phase.DRAINING:
+                self._is_drained = True
+                left_ns = now_ns + int(LEFT_SECONDS_MAX * NS)
+                self._deadline_ns = min(self._deadline_ns or left_ns, left_ns)
+            elif status > 0 and self._phase is Phase.DRAINING:
                 timed_out = status == BROKER_DRAIN_TIMED_OUT
                 ended = ExitCode.DRAIN_TIMED_OUT if timed_out else ExitCode.BROKER_FAILED
                 self._code = self._code or ended
                 self._log.event(f"the broker did not end cleanly: {reason}")
+            elif status == -signal.SIGTERM:  # it had not come to handling signals yet
+                pass
+            elif status < 0 and self._phase is Phase.DRAINING:
+                self._log.event(f"the broker died before it had drained: {reason}")
             self._signal_workers(signal.SIGTERM)
             return
         if status > 0 and not self._broker_has_served:
@@ -327,7 +339,10 @@ class Supervisor:
 
     def _time_ran_out(self, now_ns: int) -> None:
         left = ", ".join(f"{child.name}[{child.pid}]" for child in self._children())
-        if self._phase is Phase.DRAINING:
+        if self._phase is Phase.DRAINING and self._is_drained:
+            self._log.event(f"{left}: not ended although there is nothing to do, killed")
+            self._kill(now_ns)
+        elif self._phase is Phase.DRAINING:
             self._code = ExitCode.DRAIN_TIMED_OUT
             self._log.event(
                 f"{left}: not ended within {self._plan.drain_seconds:g} s, killed; "

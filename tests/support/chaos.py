@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from naiad.client import Code, Future, InferResult
+from naiad.protocol.messages import Parameters
 from naiad.testing.server import Server
 from support.chaos_client import VALUES_PER_REQUEST, Tally
 
@@ -50,6 +51,9 @@ class Way(StrEnum):
 
 
 WORKER_WAYS: Final = (Way.KILL, Way.SEGV, Way.EXIT, Way.STOP)
+
+
+SIGNALS: Final = {Way.KILL: signal.SIGKILL, Way.SEGV: signal.SIGSEGV, Way.STOP: signal.SIGSTOP}
 
 
 class Kill(NamedTuple):
@@ -118,6 +122,14 @@ class Report:
 def _part(ordered: Sequence[float], part: float) -> float:
     """A quantile of sorted values; 0 of none."""
     return ordered[round((len(ordered) - 1) * part)] if ordered else 0.0
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process that is not just waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
@@ -247,27 +259,29 @@ class Rage:
         return rows
 
     def _kill_worker(self, rows: list[dict[str, Any]]) -> None:
-        serving = [row for row in rows if row["pid"] and row["state"] in ("READY", "BUSY")]
-        serving = [row for row in serving if row["pid"] not in self._killed]
+        serving = [row["pid"] for row in rows if row["state"] in ("READY", "BUSY")]
+        serving = [pid for pid in serving if pid not in self._killed and is_alive(pid)]
         if not serving:
             return
-        pid = self._random.choice(serving)["pid"]
+        pid = self._random.choice(serving)
         way = next(self._ways)
         now_ns = time.monotonic_ns()
-        if way is Way.EXIT:
-            values = np.full((1, VALUES_PER_REQUEST), len(self._suicides), np.float32)
-            values[0, 0] = -1  # no client process has this number
-            self._suicides.append(
-                self._client.submit(self._model, {"INPUT0": values}, parameters={"exit": EXIT_CODE})
-            )
-            pid = 0
-        else:
-            self._killed.add(pid)
-            number = {Way.KILL: signal.SIGKILL, Way.SEGV: signal.SIGSEGV, Way.STOP: signal.SIGSTOP}
-            os.kill(pid, number[way])
-            if way is Way.STOP:
-                self._stopped[pid] = now_ns + STOPPED_NS
         self._pending.append(Kill(way, pid, now_ns))
+        if way is Way.EXIT:
+            self._ask_for_suicide()
+            return
+        self._killed.add(pid)
+        if way is Way.STOP:
+            self._stopped[pid] = now_ns + STOPPED_NS
+        with contextlib.suppress(ProcessLookupError):  # it died by itself at this moment
+            os.kill(pid, SIGNALS[way])
+
+    def _ask_for_suicide(self) -> None:
+        values = np.full((1, VALUES_PER_REQUEST), len(self._suicides), np.float32)
+        values[0, 0] = -1  # no client process has this number
+        parameters: Parameters = {"exit": EXIT_CODE}
+        asked = self._client.submit(self._model, {"INPUT0": values}, parameters=parameters)
+        self._suicides.append(asked)
 
     def _let_go(self) -> None:
         """SIGCONT for who was stopped long enough; usually it is dead by now."""

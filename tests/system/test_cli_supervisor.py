@@ -157,7 +157,18 @@ def test_slots_that_die_at_once_are_started_ever_more_slowly(supervised: Supervi
     assert supervised.stop() == ExitCode.DONE
 
 
+def test_workers_left_by_a_broker_that_has_drained_are_killed_without_blame(
+    supervised: Supervised,
+) -> None:
+    supervised.say("worker", "hang")
+    supervised.start(drain_seconds=60)
+    until(lambda: len(supervised.workers()) == 2, "two workers")
+    assert supervised.stop() == ExitCode.DONE
+    assert "not ended although there is nothing to do, killed" in supervised.text()
+
+
 def test_what_does_not_drain_in_time_is_killed_and_the_code_says_so(supervised: Supervised) -> None:
+    supervised.say("broker", "hang")
     supervised.say("worker", "hang")
     supervised.start(drain_seconds=0.3)
     until(lambda: len(supervised.workers()) == 2, "two workers")
