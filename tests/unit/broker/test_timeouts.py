@@ -67,7 +67,7 @@ REJECT = {"timeout_action": "REJECT"}
 def test_a_timeout_is_answered_at_its_moment(
     fields: dict[str, Any], timeout_us: int, expected_us: float
 ) -> None:
-    """As Triton, with one difference: without a default Triton ignores the request's own timeout, naiad does not."""
+    """As Triton, but for one thing: naiad heeds a request's own timeout without a default too."""
     assert answered_after_us(fields, timeout_us) == expected_us
 
 
