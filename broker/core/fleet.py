@@ -426,6 +426,7 @@ class Fleet:
                     self._stop(instance.slot, instance)
             if all(one.state is InstanceState.EXITED for one in model.instances):
                 world.retiring.remove(model)
+                model.instances = []  # each points back: end the cycle, nobody collects for hours
                 model.move(ModelState.UNAVAILABLE, UNLOADED)
                 world.log("info", f"model {model.name} version {model.version} is unloaded")
                 world.actions.append(SaveState())
