@@ -54,11 +54,12 @@ def check_deaths(report: Report) -> None:
     """Every death is counted under its reason, and nothing was executed again without one."""
     deaths = report.deaths
     suicides = report.count(Way.EXIT)
-    assert deaths["SIGKILL"] == report.count(Way.KILL)
-    assert deaths["SIGSEGV"] == report.count(Way.SEGV)
+    # A worker that the busy machine kept silent for too long may have died of that just before.
+    silenced = deaths["killed: it stopped answering"] - report.count(Way.STOP)
+    assert report.count(Way.KILL) - silenced <= deaths["SIGKILL"] <= report.count(Way.KILL)
+    assert report.count(Way.SEGV) - silenced <= deaths["SIGSEGV"] <= report.count(Way.SEGV)
     assert suicides * 2 <= deaths["exit code 77"] <= suicides * DEATHS_PER_POISON_MAX
-    # More are possible: on a busy machine a healthy worker may be silent for too long as well.
-    assert deaths["killed: it stopped answering"] >= report.count(Way.STOP)
+    assert silenced >= 0
     assert set(deaths) <= {"SIGKILL", "SIGSEGV", "exit code 77", "killed: it stopped answering"}
     assert report.poisoned == suicides
     assert set(report.reexecutions) <= {"worker_died"}

@@ -12,6 +12,7 @@ from naiad.client import Client, InferResult, ModelError, NaiadError, RequestErr
 from naiad.testing.server import Server, serve
 from support.models import add_echo, add_onnx_adder, add_python
 from support.models_python import ECHO, RAISES_ON_NEGATIVE
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("unharmed")
 
@@ -120,6 +121,7 @@ def test_of_eight_batched_requests_only_the_failing_one_fails(client: Client) ->
 def test_the_traceback_of_a_failing_model_is_in_the_log(client: Client, server: Server) -> None:
     with pytest.raises(ModelError):
         client.infer("fragile", {"INPUT0": -np.ones((1, 4), np.float32)}, label="order 66")
+    wait_until(lambda: "ValueError: a negative number" in server.log, "the traceback in the log")
     assert "request order 66" in server.log
     assert "Traceback (most recent call last):" in server.log
     assert 'raise ValueError("a negative number")' in server.log

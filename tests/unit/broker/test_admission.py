@@ -32,13 +32,13 @@ def refused(bench: Bench) -> list[int]:
 
 @pytest.mark.parametrize(
     "limited", [queue_policy(max_queue_size=2), parameters(max_queue_size=2)],
-    ids=["of the dynamic batcher", "of naiad, without a batcher (B31)"],
+    ids=["of the dynamic batcher", "of naiad, without a batcher"],
 )  # fmt: skip
 @pytest.mark.parametrize("in_one_message", [True, False])
 def test_exactly_instances_plus_limit_are_accepted_of_a_burst(
     limited: dict[str, Any], in_one_message: bool
 ) -> None:
-    """B30."""
+    """Neither one more nor one less."""
     bench = Bench()
     bench.served(config(**limited, **instances(2)))
     rows = {"rows": 1} if "dynamic_batching" in limited else {}

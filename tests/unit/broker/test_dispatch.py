@@ -100,7 +100,7 @@ def answered(bench: Bench, ident: int, client: int = CLIENT) -> bytes:
 
 @pytest.mark.parametrize("clients", [(CLIENT, CLIENT, CLIENT), (CLIENT, OTHER, CLIENT)])
 def test_each_client_gets_exactly_its_own_rows(clients: tuple[int, ...]) -> None:
-    """B33."""
+    """Whatever the clients of a batch, no row goes to another one."""
     bench = Bench()
     (slot,) = bench.served(config(**batching(20_000)))
     bench.ask(0, rows=1)
@@ -148,7 +148,7 @@ def test_many_answers_make_several_messages_each_within_the_limits() -> None:
 
 
 def test_only_the_guilty_request_of_a_batch_fails() -> None:
-    """B36: the worker says which."""
+    """The worker says which."""
     bench = Bench()
     (slot,) = bench.served(config(**batching(8)))
     bench.ask(1, 2, 3, rows=1)

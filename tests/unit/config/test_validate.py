@@ -149,8 +149,16 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "response_cache",
         "decoupled",
     ),
-    "b60 step": (step("../secret"), "ensemble_scheduling.step[1].model_name", "path traversal"),
-    "b60 empty step": (step(""), "ensemble_scheduling.step[1].model_name", "cannot be empty"),
+    "a step outside the repository": (
+        step("../secret"),
+        "ensemble_scheduling.step[1].model_name",
+        "path traversal",
+    ),
+    "a step without a name": (
+        step(""),
+        "ensemble_scheduling.step[1].model_name",
+        "cannot be empty",
+    ),
     "no steps": (
         {"platform": "ensemble", "backend": ""},
         "ensemble_scheduling",
