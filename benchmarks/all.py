@@ -18,7 +18,6 @@ import platform
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -160,8 +159,6 @@ def _summary(outcomes: list[Outcome]) -> list[str]:
 
 
 def _machine() -> list[str]:
-    flags = sysconfig.get_config_var("CONFIG_ARGS") or ""
-    optimised = "with" if "--enable-optimizations" in flags else "without"
     names = [
         line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]
@@ -170,7 +167,7 @@ def _machine() -> list[str]:
         f"# Benchmarks of {time.strftime('%Y-%m-%d %H:%M')}",
         "",
         f"- {os.cpu_count()} CPUs ({cpu}), Linux {platform.release()}",
-        f"- Python {platform.python_version()}, built {optimised} profile-guided optimisation",
+        f"- Python {sys.version} at {sys.executable}",
         f"- load averages at the end: {' '.join(f'{load:.2f}' for load in os.getloadavg())}",
     ]
 
