@@ -8,6 +8,7 @@ answer: what was completed is kept, what may be half done is sent again.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import select
@@ -262,7 +263,7 @@ class BlockingDriver:
     def lead_errand(self, wish: Wish) -> bool:
         """Lead until nothing is unanswered or another thread wants to. False: nothing to do."""
         with self._lock:
-            if not self.driver.session.unanswered:
+            if self._is_closed or not self.driver.session.unanswered:
                 return False
             if self.leader:
                 return True
@@ -319,7 +320,9 @@ class BlockingDriver:
     def _look(self, ready: Sequence[tuple[int, int]]) -> None:
         for descriptor, _ in ready:
             if descriptor == self._wake:
-                os.read(self._wake, 8)
+                # Somebody may have led, and read it, between the poll and the lock.
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake, 8)
             elif descriptor == self.driver.connection.monitor_descriptor:
                 self.driver.watch()
 
@@ -420,6 +423,8 @@ class BlockingDriver:
             self._is_closed = True
             self._completions += self.driver.close()
             self._settle()
+            if self._errand is not None:
+                self._errand.state = DONE  # nobody is unanswered any more: its leader leaves
             os.write(self._wake, _EVENT)
             if self.leader == 0:
                 self._farewell()

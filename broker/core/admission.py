@@ -238,6 +238,7 @@ class Admission:
                 output = OutputRequest(output.name, _REGION, number, offset, output.size)
             outputs.append(output)
         job.frames = own_frames or []
+        job.wishes = request.outputs
         job.request = request._replace(inputs=tuple(inputs), outputs=tuple(outputs))
 
     def _resolve(

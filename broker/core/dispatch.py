@@ -365,6 +365,8 @@ class Dispatch:
                 outputs_now = outgoing.pack(outputs, frames)
             else:
                 outputs_now = outputs
+            if job.wishes:
+                outputs_now = _as_wished(job, outputs_now)
             assert outgoing is not None
             for tensor in outputs:
                 if tensor[3] == _LEASE:
@@ -442,12 +444,12 @@ class Dispatch:
         self._answers.finish(job)
         outgoing = self._answers.to(job.session)
         self._lend(slot, job, result.outputs, outgoing.regions)
+        outputs = _as_wished(job, outgoing.pack(result.outputs, frames))
         outgoing.answers.append(
             InferAnswer(
-                job.request.id, None, job.model.version, outgoing.pack(result.outputs, frames),
-                0, True, result.parameters,
+                job.request.id, None, job.model.version, outputs, 0, True, result.parameters
             )
-        )  # fmt: skip
+        )
         job.model.statistics.success_count += 1
         job.model.statistics.inference_count += job.rows
 
@@ -553,4 +555,15 @@ def is_drained(model: ModelVersion) -> bool:
             one.slot is None or (one.slot.current is None and one.slot.early is None)
             for one in model.instances
         )
+    )
+
+
+def _as_wished(job: Job, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Outputs in regions, under the client's own ids and offsets again."""
+    wishes = {wish.name: wish for wish in job.wishes}
+    return tuple(
+        tensor._replace(region=wishes[tensor.name].region, offset=wishes[tensor.name].offset)
+        if tensor.place == _REGION and tensor.name in wishes
+        else tensor
+        for tensor in outputs
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from naiad.broker.core.models import ModelVersion
     from naiad.broker.core.sessions import Session
     from naiad.protocol.errors import NaiadError
-    from naiad.protocol.messages import InferRequest
+    from naiad.protocol.messages import InferRequest, OutputRequest
 
 
 class JobState(IntEnum):
@@ -49,6 +49,8 @@ class Job:
     retryable = True
     text_bytes = 0
     """Of its label, traceparent and parameters, which travel in headers."""
+    wishes: tuple[OutputRequest, ...] = ()
+    """With regions: the requested outputs as the client wrote them, under its own region ids."""
     regional = False
     """Whether some tensor is in a region (or was copied out of a large shared frame)."""
 

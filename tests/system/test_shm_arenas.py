@@ -106,6 +106,15 @@ def test_results_held_stay_what_they_were_while_others_come(server: Server, clie
         assert (array == image(seed)).all()
 
 
+def test_a_placed_result_is_read_where_the_client_asked_for_it(client: Client) -> None:
+    given = image(5)
+    region = client.region(2 * given.nbytes)
+    place = region.place(given.nbytes, given.nbytes)
+    result = client.infer("identbig", {"INPUT0": given}, {"OUTPUT0": place})
+    assert (result["OUTPUT0"] == given).all()
+    assert np.shares_memory(result["OUTPUT0"], region.array("FP32", SHAPE, given.nbytes))
+
+
 def test_a_closed_client_leaves_nothing_and_its_arrays_live_on(server: Server) -> None:
     client = server.client()
     result = client.infer("identbig", {"INPUT0": image(3)})["OUTPUT0"]

@@ -263,3 +263,21 @@ def test_addresses(tmp_path: Path) -> None:
         Client("tcp://localhost:8003")
     with pytest.raises(RequestError, match="transport"):
         Client(tmp_path, transport="rdma")  # type: ignore[arg-type]
+
+
+def test_closing_while_submitted_requests_are_looked_after_disturbs_no_thread(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that drives the socket meanwhile must not read a descriptor that is closed."""
+    faults: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: faults.append(str(args.exc_value)))
+    for _ in range(20):
+        client = Client(broker.run_dir)
+        client.live()
+        future = client.submit("silent", X)
+        pump = next(one for one in threading.enumerate() if one.name == "naiad-client-pump")
+        client.close()
+        assert isinstance(future.exception(PATIENCE_S), Unavailable)
+        pump.join(PATIENCE_S)
+        assert not pump.is_alive()
+    assert faults == []
