@@ -468,9 +468,13 @@ class Dispatch:
 
     def drop_orphans(self) -> None:
         """Results whose clients did not come back in time are given up."""
-        for (session, request_id), (result, _, slot) in self.orphans.items():
+        for (key, request_id), (_, _, slot) in self.orphans.items():
             self._world.counters.late_results += 1
-            self.give_back(slot, session, request_id, result.outputs)
+            session = self._world.sessions.get(key)
+            if session is not None and any(lease[1] == request_id for lease in session.leases):
+                continue  # its client had the answer from the earlier broker, and reads it
+            # Whatever this result holds: an earlier one of the same request may hold more.
+            self._world.actions.append(TellSlot(slot.key, m.Return(((key, request_id),)), []))
         self.orphans.clear()
 
     # --- deadlines and cancel ----------------------------------------------------------

@@ -137,6 +137,10 @@ class Recovery:
         if world.recovering:
             self._wait(session, request, frames)
             return
+        # Its answer was lost on the way, and with it what a worker may have lent for it.
+        self._memory.released(
+            session, tuple(lease for lease in session.leases if lease[1] == request.id)
+        )
         world.counters.reexecutions["resent"] += 1
         self._admission.admit(session, request, frames)
 

@@ -259,7 +259,7 @@ class SimulatedClient:
             self.ledger.read(arena.key, tensor.offset, token, repr(self))
             lease = (tensor.region, answer.id)
             self.leases[lease] = (token, tensor.offset)
-            delay_us = self.random.choice((0, 200, 5_000))
+            delay_us = self.random.choice((0, 200, 200, 5_000, 6_000_000))
             self.agenda.after(delay_us * MICROSECOND, lambda: self._release(lease))
 
     def _release(self, lease: tuple[int, int]) -> None:

@@ -271,3 +271,41 @@ def test_leases_of_an_earlier_broker_end_unless_their_holder_returns() -> None:
     assert bench.told[slot][-1] == m.Return(((OTHER, 1),))
     bench.do(e.SessionEnded(CLIENT))
     assert bench.told[slot][-1] == m.Return(((CLIENT, 1),))
+
+
+def test_a_result_that_its_client_reads_already_is_not_given_up_with_the_orphans() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    bench.ask(1)
+    (batch,) = bench.batches[slot]
+    arena, _ = lent(bench, slot)
+    instance = bench.instance(slot).id
+    bench = bench.restarted()
+    bench.do(e.SessionOpened(CLIENT, "client", 1, ((arena, 1),)))
+    held = m.HeldBatch(batch.id, ((CLIENT, 1),), True)
+    hello = bench.hello(
+        slot, instance=instance, held=(held,), arenas=(m.Region(arena, "/a", 1, 1, 9),),
+        leases=((CLIENT, 1),),
+    )  # fmt: skip
+    bench.do(e.SlotOpened(slot, hello, slot))
+    bench.loaded(slot)
+    output = m.Tensor("Y", "UINT8", (4,), int(m.Place.LEASE), arena, 0, 4)
+    message = m.Results(batch.id, (m.BatchResult(None, (output,)),), m.Durations(0, 1, 0), 0, ())
+    bench.do(e.BatchFinished(slot, message, []))
+    bench.wait(20 * S)
+    assert [one for one in bench.told[slot] if type(one) is m.Return] == []
+    bench.do(e.LeasesReleased(CLIENT, ((arena, 1),)))
+    assert bench.told[slot][-1] == m.Return(((CLIENT, 1),))
+
+
+def test_the_lease_of_an_answer_that_was_lost_ends_when_the_request_is_sent_again() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    bench.ask(1)
+    lent(bench, slot)
+    bench.do(e.SessionLost(CLIENT))
+    bench.client()
+    bench.ask(1, attempt=2)
+    assert m.Return(((CLIENT, 1),)) in bench.told[slot]
+    bench.finish(slot)
+    assert bench.world.sessions[CLIENT].leases == {}
