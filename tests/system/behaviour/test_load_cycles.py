@@ -22,7 +22,7 @@ from support.waiting import wait_until
 ARRAYS = {"INPUT0": np.arange(16, dtype=np.float32)[None]}
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 CYCLES = [pytest.param(10, id="short"), pytest.param(200, marks=pytest.mark.soak, id="full")]
-FIRST_CYCLES = 4
+FIRST_CYCLES = 3
 """Until everything that is made once has been made: modules, buffers, connections."""
 GROWTH_BYTES_MAX = 2 * 2**20
 """Of the broker; a leak of 20 KB per cycle shows in the full run."""

@@ -21,7 +21,7 @@ from support.waiting import wait_until
 
 ARRAYS = {"INPUT0": np.arange(16, dtype=np.float32)}
 CLIENTS = 8
-RELOADS = 3
+RELOADS = 2
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ with serve(repository) as server:
     found["states"] = [row["state"] for row in client.index()]
     found["right"] = [
         bool((client.infer(name, {"INPUT0": array})["OUTPUT0"] == array).all())
-        for name in ("a", "b", "c", "a", "b", "c")
+        for name in ("a", "b", "c")
     ]
     def counted():
         return client.status()["counters"]["inline_fallbacks"]
@@ -82,7 +82,7 @@ def test_every_python_model_loads(found: dict[str, Any]) -> None:
 
 
 def test_tensors_of_40_megabytes_are_answered_right(found: dict[str, Any]) -> None:
-    assert found["right"] == [True] * 6
+    assert found["right"] == [True] * 3
     assert found["deaths"] == {}
 
 

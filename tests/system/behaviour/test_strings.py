@@ -23,8 +23,9 @@ AWKWARD = [
     b"\0",
     "😀".encode(),
     b"\xff\xfe\x80",
-    "ä".encode() * 3000,
+    "ä".encode() * 30_000,
 ]
+"""Together too large to travel inside a message."""
 NO_BATCHES = """
 input { name: "INPUT0" data_type: TYPE_STRING dims: [ -1 ] }
 output { name: "OUTPUT0" data_type: TYPE_STRING dims: [ -1 ] }
@@ -67,7 +68,7 @@ def test_awkward_elements_come_back_to_the_last_byte(client: Client, model: str)
 
 
 def test_text_comes_back_through_an_onnx_model(client: Client) -> None:
-    texts = ["", "plain", "😀", "ä" * 3000]
+    texts = ["", "plain", "😀", "ä" * 30_000]
     result = client.infer("onnx", {"INPUT0": np.array(texts, dtype=object)})
     assert [item.decode() for item in result["OUTPUT0"].tolist()] == texts
 
