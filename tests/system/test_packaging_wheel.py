@@ -11,6 +11,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     build(tree, "build_sdist", folder)
     (sdist,) = folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+        # Python 3.11.4 brought the filter; a distribution's 3.11 may be older.
+        safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(folder / "unpacked", **safely)
     (unpacked,) = (folder / "unpacked").iterdir()
     build(unpacked, "build_wheel", folder)
     (wheel,) = folder.glob("*.whl")
