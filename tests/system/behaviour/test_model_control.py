@@ -292,6 +292,7 @@ def test_loads_of_the_same_files_at_once_are_one_load(
     for call in calls:
         call.join(20)
         assert not call.is_alive()
+    wait_until(lambda: "joined version 1 loaded" in server.log, "it is in the log")
     assert server.log.count("joined version 1 loaded") == 1
     client.unload("joined")
 

@@ -17,6 +17,7 @@ from naiad.protocol.messages import Sequence
 from naiad.testing.server import Server, serve
 from support.models import add_echo, add_onnx_adder, add_python, write_config
 from support.models_python import ECHO, RAISES_ON_NEGATIVE
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("unharmed")
 
@@ -190,7 +191,8 @@ def test_specific_serves_those_that_are_there_and_tells_of_the_missing(
     client: Client, server: Server
 ) -> None:
     assert client.metadata("chosen")["versions"] == ["1", "3"]
-    assert "version 7 of the version policy does not exist" in server.log
+    text = "version 7 of the version policy does not exist"
+    wait_until(lambda: text in server.log, "a warning in the log")
 
 
 def test_versions_have_instances_and_statistics_of_their_own(client: Client) -> None:
@@ -218,7 +220,11 @@ def test_what_is_not_served_yet_is_refused_by_name_for_that_model_alone(
     assert rows[name]["state"] == "UNAVAILABLE"
     for part in REFUSED[name][1]:
         assert part in rows[name]["reason"]
-    assert any(f"model {name}" in line and "ERROR" in line for line in server.log.splitlines())
+
+    def is_logged() -> bool:
+        return any(f"model {name}" in line and "ERROR" in line for line in server.log.splitlines())
+
+    wait_until(is_logged, "an error in the log")
     with pytest.raises(NaiadError, match=f"'{name}' has no available versions"):
         client.infer(name, {"A": np.zeros(16, np.float32)})
     assert rows["echo"]["state"] == "READY"

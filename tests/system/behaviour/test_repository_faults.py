@@ -12,6 +12,7 @@ from naiad.client import Client, Code, InternalError, ModelError, NaiadError, Re
 from naiad.testing.server import Server, serve
 from support.models import add_echo, add_python, write_config
 from support.models_python import CONTRADICTS_ITS_CONFIG, ECHO, HANGS_IN_INITIALIZE, python_model
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("unharmed")
 
@@ -72,8 +73,12 @@ def load_fault(client: Client, name: str, config: str | None = None) -> NaiadErr
 def test_a_model_to_load_at_the_start_that_is_nowhere_is_named_with_the_places_searched(
     client: Client, server: Server, repository: Path
 ) -> None:
-    lines = [line for line in server.log.splitlines() if "does_not_exist" in line]
-    assert any("ERROR" in line and str(repository) in line for line in lines)
+
+    def is_logged() -> bool:
+        lines = [line for line in server.log.splitlines() if "does_not_exist" in line]
+        return any("ERROR" in line and str(repository) in line for line in lines)
+
+    wait_until(is_logged, "an error in the log")
     (row,) = [row for row in client.index() if row["name"] == "does_not_exist"]
     assert row["state"] == "UNAVAILABLE"
     assert row["reason"].count("failed to poll from model repository") == 1
@@ -221,10 +226,14 @@ def test_only_real_version_directories_are_versions(
     ]
     assert client.infer("versions", ARRAYS).version == 3
     assert client.infer("versions", ARRAYS, version=0).version == 0
-    warned = [line for line in server.log.splitlines() if "WARNING" in line and "versions" in line]
+
+    def is_warned_of(text: str) -> bool:
+        lines = [line for line in server.log.splitlines() if "WARNING" in line]
+        return any("model versions: " in line and text in line for line in lines)
+
     for name in bad[:-1]:
-        assert any(f"'{name}'" in line for line in warned), f"no warning about {name}"
-    assert any("'4' has no" in line for line in warned)
+        wait_until(lambda ignored=name: is_warned_of(f"'{ignored}'"), f"a warning about {name}")  # type: ignore[misc]
+    wait_until(lambda: is_warned_of("'4' has no"), "a warning about 4")
     client.unload("versions")
 
 

@@ -126,7 +126,7 @@ def test_stopped_in_the_middle_of_a_request_it_is_killed_and_the_request_run_aga
     answered(future)
     assert deaths(client)["killed: it stopped answering"] >= 1
     assert not os.path.exists(f"/proc/{pid}")
-    assert f"pid {pid}: SIGKILL" in server.log
+    wait_until(lambda: f"pid {pid}: SIGKILL" in server.log, "it is in the log")
 
 
 def test_killed_while_it_loads_the_load_succeeds_with_the_next(
