@@ -312,7 +312,11 @@ class AsyncClient:
         await self.call(control.load(model, config))
 
     async def unload(self, model: str, *, unload_dependents: bool = False) -> None:
-        """Unload a model and wait until its requests are answered and its instances gone."""
+        """Take a model out of service; unknown ones succeed.
+
+        Returns when nothing new is accepted, as in Triton: what is in flight is still answered, and
+        then the index says "unloaded".
+        """
         await self.call(control.unload(model, unload_dependents))
 
     async def status(self) -> Json:
