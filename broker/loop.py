@@ -29,8 +29,12 @@ from naiad.shm.janitor import Janitor
 
 OUTBOX_RETRY_MS: Final = 5
 """libzmq does not say when a full peer reads again, so its outbox is tried at this pace."""
+YOUNG_COLLECTIONS_MAX: Final = 10
+"""After so many of the youngest objects, those that lived through them are looked at as well."""
 IDLE_COLLECT_MS: Final = 1000
-EVENTS_PER_COLLECTION_MAX: Final = 500_000
+OBJECTS_PER_COLLECTION_MAX: Final = 50_000
+"""More containers than at the last collection, by so many. Reference counting frees nearly all that
+a turn makes, so it is cycles (of exceptions and their frames) or a queue that grows."""
 HOUSEKEEPING_NS: Final = 1_000_000_000
 SWEPT_ENTRIES_MAX: Final = 64
 
@@ -193,8 +197,10 @@ class Loop:
             events += self._workers.shortages()
         self._perform(self._scheduler.handle(events, now_ns, time.time_ns() // 1_000_000))
         self._events_since_collection += len(events)
-        if self._events_since_collection > EVENTS_PER_COLLECTION_MAX:
-            self._collect()
+        young, middle, _ = gc.get_count()
+        if young > OBJECTS_PER_COLLECTION_MAX:
+            # Never all of them, which takes long when much is queued: that is for idle times.
+            gc.collect(1 if middle >= YOUNG_COLLECTIONS_MAX else 0)
         if self._must_save:
             self._must_save = False
             self._save()

@@ -24,6 +24,8 @@ class RepositoryHelper:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader = FrameReader()
         self._asked: dict[int, ScanRepository] = {}
+        """Unanswered questions, in order. The helper has the first of them, if any."""
+        self._sent: int | None = None
         self._restarts = 0
 
     @property
@@ -37,10 +39,18 @@ class RepositoryHelper:
         self._asked[question.token] = question
         if self._process is None:
             self._start()
-        self._send(question)
+        self._send_next()
+
+    def _send_next(self) -> None:
+        """One question at a time: a helper that waits for it reads it at once, while one that is
+        busy (or hangs in a dead file system) would let the pipe fill up and the broker wait."""
+        if self._sent is None and self._asked:
+            self._sent, question = next(iter(self._asked.items()))
+            self._send(question)
 
     def _start(self) -> None:
         self._reader = FrameReader()
+        self._sent = None
         self._process = subprocess.Popen(
             [sys.executable, "-m", "naiad.config.helper"],
             stdin=subprocess.PIPE,
@@ -79,14 +89,17 @@ class RepositoryHelper:
         if not data:
             return self._died()
         try:
-            return [self._answer(reply) for reply in self._reader.feed(data)]
+            found = [self._answer(reply) for reply in self._reader.feed(data)]
         except ProtocolError:
             self._process.kill()
             return self._died()
+        self._send_next()
+        return found
 
     def _answer(self, reply: dict[str, Any]) -> RepositoryScanned:
         token = int(reply["id"])
         self._asked.pop(token, None)
+        self._sent = None
         self._restarts = 0
         if "error" in reply:
             return RepositoryScanned(token, (), str(reply["error"][1]))
@@ -110,8 +123,7 @@ class RepositoryHelper:
             return [RepositoryScanned(token, (), fault) for token in gone]
         if self._asked:
             self._start()
-            for question in self._asked.values():
-                self._send(question)
+            self._send_next()
         return []
 
     def rest(self) -> None:

@@ -24,8 +24,6 @@ CLOSED_SUFFIX: Final = ".full"
 """Of a socket's path while nobody can connect to it."""
 REOPEN_SHARE: Final = 0.9
 """Of the connections allowed: with so few again, new ones are taken again."""
-BACKLOG: Final = 1024
-"""Connections that wait for libzmq to accept them: all clients at once after a restart."""
 OUTBOX_MESSAGE_BYTES: Final = 200
 """What a kept message costs beyond the bytes of its frames."""
 COPY_BYTES_MAX: Final = 256 * 1024
@@ -109,7 +107,6 @@ class Transport:
         options.linger = 0
         options.set_hwm(HIGH_WATER_MARK_MESSAGES)
         options.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        options.setsockopt(zmq.BACKLOG, BACKLOG)
         options.setsockopt(zmq.MAXMSGSIZE, self._frame_bytes_max + HEADER_ALLOWANCE_BYTES)
         interval_ms, timeout_ms = self._heartbeat
         if interval_ms:

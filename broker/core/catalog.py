@@ -22,6 +22,9 @@ from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError, Un
 _DESIRED: Final = (ModelState.READY, ModelState.LOADING, ModelState.UNAVAILABLE)
 """What a restarted broker has again. What could not be had is tried again: from LOADING."""
 SCANS_PENDING_MAX: Final = 1024
+OVERRIDE_BYTES_MAX: Final = 1024 * 1024
+OVERRIDES_PENDING_MAX: Final = 16
+"""Configurations given with a load are kept until the repository helper has looked at them."""
 INSTANCES_MAX: Final = 4096
 
 Call = tuple[int, int]
@@ -72,8 +75,16 @@ class Catalog:
                 " server with --control-mode explicit to allow it",
                 retryable=False,
             )
-        if len(self._scans) >= SCANS_PENDING_MAX:
+        overrides = sum(1 for scan in self._scans.values() if scan.override is not None)
+        if len(self._scans) >= SCANS_PENDING_MAX or (
+            override and overrides >= OVERRIDES_PENDING_MAX
+        ):
             raise Unavailable("too many loads at once; wait for some to end")
+        if override is not None and len(override) > OVERRIDE_BYTES_MAX:
+            raise RequestError(
+                f"Invalid config override: {len(override)} bytes, expected at most"
+                f" {OVERRIDE_BYTES_MAX}"
+            )
         fault = model_name_fault(name)
         if fault is not None:
             raise RequestError(fault)  # before anybody looks for a directory of that name
