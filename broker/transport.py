@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 MESSAGES_PER_DRAIN_MAX: Final = 256
 HIGH_WATER_MARK_MESSAGES: Final = 1000
@@ -29,6 +28,8 @@ OUTBOX_MESSAGE_BYTES: Final = 200
 COPY_BYTES_MAX: Final = 256 * 1024
 """Larger frames go to libzmq by reference; below, a copy costs less than the bookkeeping."""
 HEADER_ALLOWANCE_BYTES: Final = 1024 * 1024
+_MONITOR_EVENT: Final = struct.Struct("=Hi")
+"""Event and value of a monitor's message; zmq.utils.monitor would import all of asyncio."""
 _SO_PEERPIDFD: Final = 77
 _CREDENTIALS: Final = struct.Struct("3i")
 
@@ -154,12 +155,12 @@ class Transport:
         """
         ended: list[int] = []
         while _get(self.monitor, _EVENTS) & _POLLIN:
-            event = parse_monitor_message(self.monitor.recv_multipart(_NOBLOCK))
-            if event["event"] == zmq.EVENT_ACCEPTED:
+            event, value = _MONITOR_EVENT.unpack(self.monitor.recv_multipart(_NOBLOCK)[0])
+            if event == zmq.EVENT_ACCEPTED:
                 self._connections += 1
             else:
                 self._connections -= 1
-                ended.append(int(event["value"]))
+                ended.append(value)
         if self.is_full:
             if self._connections <= self._connections_max * REOPEN_SHARE:
                 self._open_door()

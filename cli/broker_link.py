@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import selectors
+import sys
 from collections.abc import Callable
 from typing import Final
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
@@ -102,10 +102,12 @@ class BrokerLink:
         is_lost = False
         while True:
             try:
-                event = parse_monitor_message(self._monitor.recv_multipart(zmq.DONTWAIT))
+                # As zmq.utils.monitor does it, which would import all of asyncio.
+                content = self._monitor.recv_multipart(zmq.DONTWAIT)[0]
             except zmq.Again:
                 return is_lost
-            is_lost = is_lost or event["event"] == zmq.EVENT_DISCONNECTED
+            event = int.from_bytes(content[:2], sys.byteorder)
+            is_lost = is_lost or event == zmq.EVENT_DISCONNECTED
 
     def _restart(self) -> None:
         # A new socket, or libzmq would resend by itself what the new hello says as well.
