@@ -24,7 +24,7 @@ from naiad.protocol.messages import INLINE_BYTES_MAX
 
 HIGH_WATER_MESSAGES: Final = 1000
 RECONNECT_MS: Final = 20
-RECONNECT_MS_MAX: Final = 250
+RECONNECT_MS_MAX: Final = 100
 REOPEN_S_MIN: Final = 0.05
 """Least time between two new connections: a broker that refuses at once is not hammered."""
 LINGER_MS: Final = 2000
