@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -27,10 +27,11 @@ import numpy as np
 from naiad.client import Code, Future, InferResult
 from naiad.protocol.messages import Parameters
 from naiad.testing.server import Server
-from support.chaos_client import VALUES_PER_REQUEST, Tally
+from support.chaos_client import Tally
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-START_S_MAX: Final = 60.0
+VALUES: Final = 16
+"""FP32 values of a request, unless more are asked for."""
 END_S_MAX: Final = 20.0
 """For the requests that are in flight when everybody is told to stop."""
 LOOK_S: Final = 0.01
@@ -100,7 +101,8 @@ class Report:
         latencies = sorted(itertools.chain(*(tally.latencies_us for tally in self.tallies)))
         lines = [
             f"{self.title}: {self.sum('right'):,} right answers, {self.sum('wrong')} wrong,"
-            f" {self.sum('failed')} failed; latency p50 {_part(latencies, 0.5) / 1e3:.1f} ms,"
+            f" {self.sum('failed')} failed, {self.sum('trespasses')}"
+            f" trespasses; latency p50 {_part(latencies, 0.5) / 1e3:.1f} ms,"
             f" p99 {_part(latencies, 0.99) / 1e3:.1f} ms, max {_part(latencies, 1) / 1e3:.0f} ms",
             f"  deaths counted {dict(self.deaths)}, executed again {dict(self.reexecutions)},"
             f" poisoned {self.poisoned}",
@@ -139,7 +141,8 @@ def clients(
     *,
     count: int = 8,
     in_flight: int = 2,
-    options: Mapping[str, Any] | None = None,
+    values: int = VALUES,
+    transport: str = "inline",
 ) -> Iterator[list[Tally]]:
     """Client processes, every second one asyncio, asking for the length of the with block.
 
@@ -152,7 +155,7 @@ def clients(
         for index in range(count):
             kind = "asyncio" if index % 2 else "blocking"
             arguments = [str(server.run_dir), model, kind, str(index), str(in_flight)]
-            arguments.append(json.dumps(dict(options or {})))
+            arguments += [str(values), transport]
             processes.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "support.chaos_client", *arguments],
@@ -187,8 +190,9 @@ def clients(
 class Rage:
     """Kills in turn, and watches what the broker tells about it."""
 
-    def __init__(self, server: Server, model: str, seed: int) -> None:
+    def __init__(self, server: Server, model: str, values: int, seed: int) -> None:
         self._server = server
+        self._values = values
         self._model = model
         self._random = random.Random(seed)
         self._client = server.client(role="rage", connect_timeout_s=60.0)
@@ -277,7 +281,7 @@ class Rage:
             os.kill(pid, SIGNALS[way])
 
     def _ask_for_suicide(self) -> None:
-        values = np.full((1, VALUES_PER_REQUEST), len(self._suicides), np.float32)
+        values = np.full((1, self._values), len(self._suicides), np.float32)
         values[0, 0] = -1  # no client process has this number
         parameters: Parameters = {"exit": EXIT_CODE}
         asked = self._client.submit(self._model, {"INPUT0": values}, parameters=parameters)
@@ -318,15 +322,16 @@ def rage(
     worker_every_s: float,
     broker_every_s: float | None = None,
     client_count: int = 8,
-    options: Mapping[str, Any] | None = None,
+    values: int = VALUES,
+    transport: str = "inline",
     seed: int = 1,
 ) -> Report:
     """Client processes ask `model` for so long while its workers, and the broker, are killed.
 
     Ends when every instance is back and every request is answered.
     """
-    with clients(server, model, count=client_count, options=options) as tallies:
-        rager = Rage(server, model, seed)
+    with clients(server, model, count=client_count, values=values, transport=transport) as tallies:
+        rager = Rage(server, model, values, seed)
         report = rager.run(seconds, worker_every_s, broker_every_s)
     report.title = title
     report.tallies = tallies

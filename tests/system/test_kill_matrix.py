@@ -25,13 +25,15 @@ from support.waiting import wait_until
 FULL = pytest.param(60.0, 2.0, 10.0, marks=pytest.mark.soak, id="full")
 SHORT = pytest.param(6.0, 0.7, 2.5, id="short")
 BATCH_MAX = 4
+SHARED_VALUES = 65_536
+"""256 KiB a tensor: long enough to be killed, or stopped, in the middle of writing one."""
 DEATHS_PER_POISON_MAX = 3
 """One in company, if there was any, and two alone."""
 
 
-def add_echo(repository: Path, instances: int) -> None:
+def add_echo(repository: Path, instances: int, dims: str = "16") -> None:
     """Executions of at most 4 ms: one per request of a batch."""
-    add_identity(
+    folder = add_identity(
         repository,
         "echo",
         instances=instances,
@@ -39,13 +41,15 @@ def add_echo(repository: Path, instances: int) -> None:
         parameters={"sleep_ms": 1},
         extra="dynamic_batching { }",
     )
+    config = folder / "config.pbtxt"
+    config.write_text(config.read_text().replace("dims: [ 16 ]", f"dims: [ {dims} ]"))
 
 
 def check_nothing_lost(report: Report) -> None:
     """Every request has one right answer."""
     print(f"\n{report.table()}")
     assert report.errors() == []
-    assert report.sum("failed") == report.sum("wrong") == 0
+    assert report.sum("failed") == report.sum("wrong") == report.sum("trespasses") == 0
     assert report.sum("right") == report.sum("sent") > 0
     assert len(report.tallies) == 8
 
@@ -104,6 +108,34 @@ def test_workers_die_and_so_does_the_broker(
         )
         check_nothing_lost(report)
         assert report.count(Way.BROKER) >= 2
+        assert gauges(server) == (0, 0)
+
+
+@pytest.mark.parametrize("broker_dies", [False, True], ids=["workers", "broker"])
+@pytest.mark.parametrize(("seconds", "worker_every_s", "broker_every_s"), [SHORT, FULL])
+def test_with_tensors_in_shared_memory_nobody_writes_where_he_should_not(
+    broker_dies: bool,
+    seconds: float,
+    worker_every_s: float,
+    broker_every_s: float,
+    tmp_path: Path,
+) -> None:
+    """Each place is used again for the next request, with canaries around it."""
+    add_echo(tmp_path, 2, dims="-1")
+    with serve(tmp_path) as server:
+        report = rage(
+            server,
+            "echo",
+            title=f"shared memory, the broker {'dies' if broker_dies else 'lives'}",
+            seconds=seconds,
+            worker_every_s=worker_every_s,
+            broker_every_s=broker_every_s if broker_dies else None,
+            values=SHARED_VALUES,
+            transport="shm",
+        )
+        check_nothing_lost(report)
+        if not broker_dies:
+            check_deaths(report)
         assert gauges(server) == (0, 0)
 
 
