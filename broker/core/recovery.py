@@ -2,7 +2,8 @@
 that still runs or has a result somewhere.
 
 While recovering, fresh requests run, a resent one joins the running or finished copy of itself and
-waits otherwise. It ends when every known worker has said hello or is dead, or after a limit.
+waits otherwise. It ends when every known worker has said hello or is proven dead; whoever is silent
+for too long is killed, but what it may still do is over only with that proof.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Recovery:
         self._memory = memory
         self._missing: dict[int, Json] = {}
         """Entries of an earlier broker's ledger that have not been heard of yet."""
+        self._condemned: set[int] = set()
+        """Those of them that were killed: a hello on its way when that happened counts no more."""
         self._waiting: dict[Session, dict[int, tuple[m.InferRequest, Frames]]] = {}
         self._cancelled: dict[tuple[Session, int], None] = {}
         self._refused: dict[tuple[int, int], tuple[Session, m.InferRequest, Frames]] = {}
@@ -58,14 +61,19 @@ class Recovery:
         self._world.at(limit_ns, self._out_of_time)
 
     def _out_of_time(self) -> None:
+        """Nothing ends here: a killed process may have a core or a disk for a while yet."""
         for slot in self._missing:
             reason = "it did not say hello to the restarted broker in time"
+            self._condemned.add(slot)
             self._world.actions.append(KillSlot(slot, reason))
-        self._missing.clear()
-        self._end()
+
+    def is_condemned(self, slot: int) -> bool:
+        """Whether this worker was killed for its silence; only its death is waited for."""
+        return slot in self._condemned
 
     def heard(self, slot: int) -> None:
         """A known slot said hello, or is proven dead."""
+        self._condemned.discard(slot)
         if self._world.recovering:
             self._missing.pop(slot, None)
             if not self._missing:

@@ -369,6 +369,8 @@ class Scheduler:
     # --- workers -----------------------------------------------------------------------
 
     def _slot_opened(self, event: e.SlotOpened) -> None:
+        if self._recovery.is_condemned(event.slot):
+            return
         known = event.slot in self.world.slots
         slot = self._fleet.opened(event.slot, event.hello, event.pid)
         if slot.silent:

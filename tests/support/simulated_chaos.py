@@ -80,7 +80,7 @@ def _hang_worker(simulation: Simulation, random: Random) -> None:
     workers = [one for one in _workers(simulation) if not one.is_stopped]
     if workers:
         worker = random.choice(workers)
-        for_ms = random.choice((5, 50, 300))
+        for_ms = random.choice((5, 50, 300, 3_000))
         worker.stop(for_ms * MILLISECOND)
         if for_ms > 50:
             simulation.server.workers.cut(worker)
@@ -107,6 +107,14 @@ def _kill_client(simulation: Simulation, random: Random) -> None:
 
 def _crash_broker(simulation: Simulation, random: Random) -> None:
     simulation.server.crash(random.choice((1, 20, 300, 3_000)) * MILLISECOND)
+
+
+def _crash_while_hanging(simulation: Simulation, random: Random) -> None:
+    """The broker restarts while a worker is stopped in the midst of an execution."""
+    busy = [one for one in _workers(simulation) if one.executing and not one.is_stopped]
+    if busy:
+        random.choice(busy).stop(random.choice((1_000, 4_000, 8_000)) * MILLISECOND)
+        simulation.server.crash(random.choice((1, 20)) * MILLISECOND)
 
 
 def _reload(simulation: Simulation, random: Random) -> None:
@@ -152,6 +160,7 @@ DISTURBANCES = (
     Disturbance("break client", _break_client, 0.3, (10_000, 100_000, 500_000)),
     Disturbance("kill client", _kill_client, 0.25, (50_000, 300_000)),
     Disturbance("crash broker", _crash_broker, 0.3, (80_000, 400_000)),
+    Disturbance("crash while hanging", _crash_while_hanging, 0.2, (80_000, 400_000)),
     Disturbance("rename region", _rename_region, 0.15, (30_000, 200_000)),
     Disturbance("reload", _reload, 0.6, (20_000, 200_000), needs_explicit=True),
     Disturbance("unload", _unload, 0.4, (50_000, 400_000), needs_explicit=True),

@@ -148,9 +148,11 @@ class WorkerLinks:
         self.alive: dict[int, SimulatedWorker] = {}
         self._open: dict[int, Connection] = {}
         self._ordered: dict[int, str] = {}
+        self._condemned: set[int] = set()
+        """Sent SIGKILL, by whichever broker."""
 
     def connect(self, worker: SimulatedWorker) -> Connection | None:
-        if worker.key in self._ordered:
+        if worker.key in self._condemned:
             return None
         return self._server.connections.make(worker, self._received)
 
@@ -196,7 +198,7 @@ class WorkerLinks:
         def overdue() -> None:
             if worker.is_alive and worker.key not in self._open:
                 server.tell(e.SlotSilent(worker.key))
-                self.dies(worker, "killed: it stopped answering")
+                self._signal(worker, "killed: it stopped answering")
 
         server.in_this_life(SUSPICION_NS, overdue)
 
@@ -204,7 +206,13 @@ class WorkerLinks:
         worker = self.alive.get(key)
         if worker is not None:
             self._ordered[key] = reason
-            self.dies(worker, f"killed: {reason}")
+            self._signal(worker, f"killed: {reason}")
+
+    def _signal(self, worker: SimulatedWorker, reason: str) -> None:
+        """SIGKILL: it connects no more, but a core or a disk may have it for a while yet."""
+        self._condemned.add(worker.key)
+        delay_us = self._server.random.choice((0, 50, 5_000, 300_000))
+        self._server.agenda.after(delay_us * MICROSECOND, lambda: self.dies(worker, reason))
 
     def dies(self, worker: SimulatedWorker, reason: str, *, is_own: bool = False) -> None:
         """The process ends now. Its death counts once the shell has seen it, after its words."""

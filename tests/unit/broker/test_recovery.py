@@ -94,6 +94,33 @@ def test_a_worker_that_says_nothing_is_killed_after_two_seconds() -> None:
     assert bench.killed == [slot]
 
 
+def test_what_a_killed_worker_may_have_runs_again_only_after_the_proof_of_its_death() -> None:
+    bench = Bench()
+    first, second = bench.served(config(**instances(2)))
+    bench.ask(1)
+    (slot,) = [one for one in (first, second) if bench.batches[one]]
+    other, instance = first + second - slot, bench.instance(first + second - slot).id
+    bench = bench.restarted()
+    back(bench, other, instance)
+    resend(bench, 1)
+    bench.wait(3 * S)
+    assert bench.killed == [slot]
+    assert bench.sent(other) == []
+    bench.do(e.SlotDied(slot, "killed: it did not say hello", 0, True))
+    assert bench.sent(other) == [[1]]
+
+
+def test_a_hello_that_was_on_its_way_when_its_worker_was_killed_counts_no_more() -> None:
+    bench, slot, instance, (batch,) = crashed(None, 1)
+    resend(bench, 1)
+    bench.wait(3 * S)
+    bench.do(e.SlotOpened(slot, bench.hello(slot, incarnation=7, instance=instance), slot))
+    assert slot not in bench.world.slots
+    assert bench.world.recovering
+    bench.do(e.SlotDied(slot, "killed: it did not say hello", 0, True))
+    assert not bench.world.recovering
+
+
 def test_a_broker_that_dies_while_recovering_passes_on_whom_it_waited_for() -> None:
     bench, slot, instance, (batch,) = crashed(None, 1)
     third = bench.restarted()
