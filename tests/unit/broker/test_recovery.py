@@ -111,7 +111,7 @@ def test_what_a_killed_worker_may_have_runs_again_only_after_the_proof_of_its_de
 
 
 def test_a_hello_that_was_on_its_way_when_its_worker_was_killed_counts_no_more() -> None:
-    bench, slot, instance, (batch,) = crashed(None, 1)
+    bench, slot, instance, _ = crashed(None, 1)
     resend(bench, 1)
     bench.wait(3 * S)
     bench.do(e.SlotOpened(slot, bench.hello(slot, incarnation=7, instance=instance), slot))
