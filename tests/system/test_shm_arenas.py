@@ -22,7 +22,7 @@ from support.shm_client import SHAPE, ShmClient
 
 MODELS = Path(__file__).resolve().parents[2] / "model_repository"
 WAIT_SECONDS_MAX = 30.0
-KILLED_CLIENTS = 6
+KILLED_CLIENTS = [pytest.param(6, id="short"), pytest.param(100, marks=pytest.mark.soak, id="full")]
 
 
 @pytest.fixture(scope="module")
@@ -124,18 +124,19 @@ def test_a_closed_client_leaves_nothing_and_its_arrays_live_on(server: Server) -
     assert (result == image(3)).all()
 
 
+@pytest.mark.parametrize("count", KILLED_CLIENTS)
 def test_killed_clients_leave_what_the_janitor_removes_and_nothing_more(
-    server: Server, client: Client
+    server: Server, client: Client, count: int
 ) -> None:
     client.infer("identbig", {"INPUT0": image(4)})
     mine = segments(server, "client", os.getpid())
-    free = free_bytes()
-    clients = [ShmClient(server.run_dir) for _ in range(KILLED_CLIENTS)]
+    free, used = free_bytes(), _shmem_bytes()
+    clients = [ShmClient(server.run_dir) for _ in range(count)]
     try:
         for one in clients:
             one.wait_until_holding()
         left = [key for one in clients for key in segments(server, "client", one.process.pid)]
-        assert len(left) >= KILLED_CLIENTS
+        assert len(left) >= count
     finally:
         for one in clients:
             one.__exit__()
@@ -147,6 +148,15 @@ def test_killed_clients_leave_what_the_janitor_removes_and_nothing_more(
     assert set(mine) <= set(segments(server, "client", os.getpid()))
     # What their results took is lent to others now; the worker's arena has not become larger.
     wait_until(lambda: _growth(server, client, free) <= 0, "given back")
+    lent = sum(os.stat(DIRECTORY + key).st_size for key in segments(server, "worker"))
+    wait_until(lambda: _shmem_bytes() - used <= lent, "taken from the kernel's Shmem")
+
+
+def _shmem_bytes() -> int:
+    """All shared memory of the machine, as /proc/meminfo counts it."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    (found,) = [line for line in lines if line.startswith("Shmem:")]
+    return int(found.split()[1]) * 1024
 
 
 def _growth(server: Server, client: Client, free: int) -> int:
