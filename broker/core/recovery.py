@@ -44,8 +44,8 @@ class Recovery:
         self._memory = memory
         self._missing: dict[int, Json] = {}
         """Entries of an earlier broker's ledger that have not been heard of yet."""
-        self._condemned: set[int] = set()
-        """Those of them that were killed: a hello on its way when that happened counts no more."""
+        self._condemned: dict[int, Json] = {}
+        """Those of them that were killed for their silence and are not proven dead yet."""
         self._waiting: dict[Session, dict[int, tuple[m.InferRequest, Frames]]] = {}
         self._cancelled: dict[tuple[Session, int], None] = {}
         self._refused: dict[tuple[int, int], tuple[Session, m.InferRequest, Frames]] = {}
@@ -61,19 +61,27 @@ class Recovery:
         self._world.at(limit_ns, self._out_of_time)
 
     def _out_of_time(self) -> None:
-        """Nothing ends here: a killed process may have a core or a disk for a while yet."""
+        """Silent workers are killed and their instances given to others. What they may still be
+        executing waits on: a killed process may have a core or a disk for a while yet."""
         for slot in self._missing:
             reason = "it did not say hello to the restarted broker in time"
-            self._condemned.add(slot)
             self._world.actions.append(KillSlot(slot, reason))
+        self._condemned, self._missing = self._missing, {}
+        self._end()
 
     def is_condemned(self, slot: int) -> bool:
-        """Whether this worker was killed for its silence; only its death is waited for."""
+        """Whether this worker was killed for its silence: a hello on its way counts no more."""
         return slot in self._condemned
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every worker of an earlier broker was heard of or is proven dead."""
+        return not self._world.recovering and not self._condemned
 
     def heard(self, slot: int) -> None:
         """A known slot said hello, or is proven dead."""
-        self._condemned.discard(slot)
+        if self._condemned.pop(slot, None) is not None and self.is_complete:
+            self._let_go()
         if self._world.recovering:
             self._missing.pop(slot, None)
             if not self._missing:
@@ -85,6 +93,14 @@ class Recovery:
             return
         world.recovering = False
         world.log("info", "recovered")
+        if self.is_complete:
+            self._let_go()
+        world.actions.append(SaveState())
+        self._fleet.assign()
+        self._fleet.want()
+
+    def _let_go(self) -> None:
+        """Nobody is left who may have a copy of what waited."""
         waiting, self._waiting = self._waiting, {}
         cancelled, self._cancelled = self._cancelled, {}
         for session, requests in waiting.items():
@@ -95,9 +111,6 @@ class Recovery:
             job = session.jobs.get(request_id)
             if job is not None:
                 self._dispatch.cancel(job, cancelled_error())
-        world.actions.append(SaveState())
-        self._fleet.assign()
-        self._fleet.want()
 
     def ledger(self) -> list[Json]:
         """The slots as the state file keeps them, also those that are still waited for: this
@@ -106,7 +119,7 @@ class Recovery:
             {"slot": slot.key, "name": slot.name, "pid": slot.pid, "device": slot.device}
             for slot in self._world.slots.values()
         ]
-        return known + list(self._missing.values())
+        return [*known, *self._missing.values(), *self._condemned.values()]
 
     # --- clients -----------------------------------------------------------------------
 
@@ -142,7 +155,7 @@ class Recovery:
         if copy is not None:
             self._join(session, request, frames, *copy)
             return
-        if world.recovering:
+        if not self.is_complete:
             self._wait(session, request, frames)
             return
         # Its answer was lost on the way, and with it what a worker may have lent for it.

@@ -303,7 +303,7 @@ class Scheduler:
             job = session.jobs.get(request_id)
             if job is not None:
                 self._dispatch.cancel(job, cancelled_error())
-            elif self.world.recovering:
+            else:
                 self._recovery.cancel(session, request_id)
 
     def _leases_released(self, event: e.LeasesReleased) -> None:
@@ -435,7 +435,7 @@ class Scheduler:
 
     def _check_drained(self) -> None:
         world = self.world
-        if self._quit or world.recovering:
+        if self._quit or not self._recovery.is_complete:
             return  # an earlier broker's workers are told to stop when they say hello
         for model in dict.fromkeys(instance.model for instance in world.instances.values()):
             if len(model.queue):

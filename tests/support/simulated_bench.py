@@ -208,7 +208,7 @@ class Bench:
     def worker(self) -> int:
         """A fresh worker says hello; its slot."""
         self._slots += 1
-        slot = 9_000 + self._slots
+        slot = self.world.incarnation * 9 + self._slots  # another one than in an earlier life
         self.do(e.SlotOpened(slot, self.hello(slot), slot))
         return slot
 

@@ -116,9 +116,11 @@ def test_a_hello_that_was_on_its_way_when_its_worker_was_killed_counts_no_more()
     bench.wait(3 * S)
     bench.do(e.SlotOpened(slot, bench.hello(slot, incarnation=7, instance=instance), slot))
     assert slot not in bench.world.slots
-    assert bench.world.recovering
+    fresh = bench.worker()
+    bench.loaded(fresh)
+    assert bench.sent(fresh) == []
     bench.do(e.SlotDied(slot, "killed: it did not say hello", 0, True))
-    assert not bench.world.recovering
+    assert bench.sent(fresh) == [[1]]
 
 
 def test_a_broker_that_dies_while_recovering_passes_on_whom_it_waited_for() -> None:
