@@ -12,6 +12,7 @@ from pathlib import Path
 from naiad.broker.core.events import ScanRepository
 from naiad.broker.repository import RepositoryHelper
 from naiad.config.frames import pack_frame
+from support.helper_process import helper_pid
 
 DEADLINE_S = 30.0
 QUESTIONS = 20
@@ -22,8 +23,8 @@ def test_questions_to_a_helper_that_hangs_wait_outside_of_the_pipe(tmp_path: Pat
     (tmp_path / "m" / "config.pbtxt").write_text('backend: "identity" max_batch_size: 4')
     helper = RepositoryHelper((str(tmp_path),), {})
     helper.ask(ScanRepository(0, None, None))
-    assert helper._process is not None
-    os.kill(helper._process.pid, signal.SIGSTOP)
+    pid = helper_pid()
+    os.kill(pid, signal.SIGSTOP)
     override = '{"max_batch_size": 2}' + " " * 100_000
     assert len(pack_frame({"config_json": override})) > 65_536, "it would fit into a pipe"
 
@@ -36,7 +37,7 @@ def test_questions_to_a_helper_that_hangs_wait_outside_of_the_pipe(tmp_path: Pat
     asking.join(DEADLINE_S)
     assert not asking.is_alive(), "asking waited for the helper"
 
-    os.kill(helper._process.pid, signal.SIGCONT)
+    os.kill(pid, signal.SIGCONT)
     end = time.monotonic() + DEADLINE_S
     answered: list[tuple[int, str | None]] = []
     while len(answered) < QUESTIONS:
