@@ -265,6 +265,18 @@ def test_a_message_arrives_with_its_frames_and_the_kernels_word_on_its_sender(
     until(lambda: not transport.send(message.peer, [b"x"]), "a send to nobody must say so")
 
 
+def test_a_descriptor_that_means_something_else_by_now_costs_none() -> None:
+    """The number of a connection that has ended may be anybody's before its message is read."""
+    other = os.pidfd_open(os.getpid())
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match="socket"):
+            peer_of(other)
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        os.close(other)
+
+
 def test_a_peer_that_does_not_read_is_given_up_at_its_limit(transport: Transport) -> None:
     peer = dealer(transport)
     peer.rcvhwm = 1
