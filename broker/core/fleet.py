@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from naiad.broker.core.answers import Answers, not_ready_error
-from naiad.broker.core.dispatch import Dispatch, is_drained
+from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.events import KillSlot, SaveState, SlotDied, TellSlot, TellSupervisor
 from naiad.broker.core.instances import Instance, InstanceState, Slot
 from naiad.broker.core.job import Job, JobState
 from naiad.broker.core.models import UNLOADED, ModelState, ModelVersion
+from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.world import World
 from naiad.config.model import ModelConfig
 from naiad.protocol import messages as m
@@ -35,11 +36,13 @@ class Fleet:
         world: World,
         answers: Answers,
         dispatch: Dispatch,
+        withdrawal: Withdrawal,
         settled: Callable[[ModelVersion], None],
     ) -> None:
         self._world = world
         self._answers = answers
         self._dispatch = dispatch
+        self._withdrawal = withdrawal
         self._settled = settled
         """Called when a version became READY or UNAVAILABLE."""
         self._wanted: dict[str, m.Want] = {}
@@ -337,13 +340,8 @@ class Fleet:
                 self._world.counters.reexecutions["broker_restart"] += batch.jobs.count(None)
         slot.current = slot.early = None
         slot.held.clear()
-        self.requeue_all(again)
+        self._dispatch.requeue_all(again)
         return guilty
-
-    def requeue_all(self, jobs: list[Job]) -> None:
-        """Put jobs back at the head of their queues, in the order they first came."""
-        for job in sorted(jobs, key=lambda job: (job.first_enqueued_ns, job.number), reverse=True):
-            self._dispatch.requeue(job)
 
     def _judge(self, job: Job, alone: bool, reason: str) -> bool:
         if not alone:
@@ -379,11 +377,7 @@ class Fleet:
             self._world.log(
                 "error", f"model {model.name} version {model.version} is UNAVAILABLE: {reason}"
             )
-        for job in list(model.queue.jobs()):
-            model.queue.remove(job)
-            if job.deadline_ns:
-                self._world.deadlines.discard(job)
-            self._answers.fail(job, not_ready_error(model, reason))
+        self._withdrawal.fail_queued(model, not_ready_error(model, reason))
         for instance in model.instances:
             slot = instance.slot
             if slot is not None and instance.state is InstanceState.LOADING:
@@ -406,11 +400,8 @@ class Fleet:
             if instance.slot is None:
                 self._exit(instance)
         if not any(one.slot is not None for one in model.instances):
-            for job in list(model.queue.jobs()):
-                model.queue.remove(job)
-                if job.deadline_ns:
-                    self._world.deadlines.discard(job)
-                self._answers.fail(job, Unavailable(f"model '{model.name}' was unloaded"))
+            fault = Unavailable(f"model '{model.name}' was unloaded")
+            self._withdrawal.fail_queued(model, fault)
         self.check_retired()
 
     def check_retired(self) -> None:
@@ -460,6 +451,18 @@ class Fleet:
     def kill(self, slot: Slot, reason: str) -> None:
         slot.stopping = True
         self._world.actions.append(KillSlot(slot.key, reason))
+
+
+def is_drained(model: ModelVersion) -> bool:
+    """Nothing of this version is queued or running."""
+    return (
+        model.state is not ModelState.READY
+        and not len(model.queue)
+        and all(
+            one.slot is None or (one.slot.current is None and one.slot.early is None)
+            for one in model.instances
+        )
+    )
 
 
 def _truncated(job: Job) -> RequestError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.events import (
     SaveState,
     SendReply,
@@ -13,7 +12,9 @@ from naiad.broker.core.events import (
 )
 from naiad.broker.core.instances import Slot
 from naiad.broker.core.queries import Json, number_argument, text_argument
+from naiad.broker.core.results import Results
 from naiad.broker.core.sessions import Session
+from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.world import NAMED_REGION_BASE, NamedRegion, World
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
@@ -22,9 +23,10 @@ from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 class Memory:
     """Registers and forgets regions, and passes the end of leases on to the workers that lent."""
 
-    def __init__(self, world: World, dispatch: Dispatch) -> None:
+    def __init__(self, world: World, results: Results, withdrawal: Withdrawal) -> None:
         self._world = world
-        self._dispatch = dispatch
+        self._results = results
+        self._withdrawal = withdrawal
 
     # --- a session's own regions -------------------------------------------------------
 
@@ -73,7 +75,7 @@ class Memory:
         for session in sessions:
             for job in list(session.jobs.values()):
                 if not job.regions().isdisjoint(gone):
-                    self._dispatch.cancel(
+                    self._withdrawal.cancel(
                         job,
                         RequestError(
                             "request was cancelled: a shared memory region it uses was"
@@ -115,7 +117,7 @@ class Memory:
             for session in self._world.sessions.values()
             for request_id in (*(lease[1] for lease in session.leases), *session.jobs)
         }
-        held.update(self._dispatch.orphans)
+        held.update(self._results.orphans)
         for batch in slot.held.values():
             held.update(batch.keys)  # its results are on their way
         gone = tuple(lease for lease in leases if lease not in held)

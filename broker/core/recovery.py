@@ -20,7 +20,9 @@ from naiad.broker.core.instances import InstanceState, Slot
 from naiad.broker.core.job import Batch, Job, JobState
 from naiad.broker.core.memory import Memory
 from naiad.broker.core.models import ModelState
+from naiad.broker.core.results import Results
 from naiad.broker.core.sessions import Session
+from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, NaiadError, Unavailable
@@ -33,6 +35,8 @@ class Recovery:
         answers: Answers,
         admission: Admission,
         dispatch: Dispatch,
+        results: Results,
+        withdrawal: Withdrawal,
         fleet: Fleet,
         memory: Memory,
     ) -> None:
@@ -40,6 +44,8 @@ class Recovery:
         self._answers = answers
         self._admission = admission
         self._dispatch = dispatch
+        self._results = results
+        self._withdrawal = withdrawal
         self._fleet = fleet
         self._memory = memory
         self._missing: dict[int, Json] = {}
@@ -110,7 +116,7 @@ class Recovery:
         for session, request_id in cancelled:
             job = session.jobs.get(request_id)
             if job is not None:
-                self._dispatch.cancel(job, cancelled_error())
+                self._withdrawal.cancel(job, cancelled_error())
 
     def ledger(self) -> list[Json]:
         """The slots as the state file keeps them, also those that are still waited for: this
@@ -139,17 +145,17 @@ class Recovery:
             self._answers.settled_again(session, request.id)
             return
         key = (session.key, request.id)
-        orphan = self._dispatch.orphans.pop(key, None)
+        orphan = self._results.orphans.pop(key, None)
         if orphan is not None and not _was_cancelled(orphan[0]):
             result, result_frames, slot = orphan
             world.counters.joined_requests += 1
             try:
                 job = self._admission.prepare(session, request, frames)
             except NaiadError as fault:
-                self._dispatch.give_back(slot, *key, result.outputs)
+                self._results.give_back(slot, *key, result.outputs)
                 self._answers.refuse(session, request.id, fault)
                 return
-            self._dispatch.deliver(slot, job, result, result_frames)
+            self._results.deliver(slot, job, result, result_frames)
             return
         copy = self._copy_of(key)
         if copy is not None:
@@ -302,8 +308,8 @@ class Recovery:
                         self._world.deadlines.discard(job)
                 again.append(job)
             if batch is slot.current:
-                self._dispatch.free(slot)
-        self._fleet.requeue_all(again)
+                self._results.free(slot)
+        self._dispatch.requeue_all(again)
 
     def _forget_lost_regions(self, slot: Slot, lost: list[Batch]) -> None:
         """What only lost batches told the worker of may be unknown to it: it is told anew."""

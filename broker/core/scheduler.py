@@ -4,9 +4,10 @@ A pure function of its events and the time given with them: no clock, socket, fi
 `deadline_ns()` says when to call again at the latest. The shell (broker/loop.py) does what the
 actions say, in their order. The parts share one World; each has one concern:
 
-    admission   a request in           dispatch   batches out, results in
-    fleet       workers come and die   catalog    models load and unload
-    memory      regions and leases     recovery   after a restart of the broker
+    admission   a request in           dispatch    batches out
+    results     results in             withdrawal  requests that end without a result
+    fleet       workers come and die   catalog     models load and unload
+    memory      regions and leases     recovery    after a restart of the broker
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from naiad.broker.core.job import JobState
 from naiad.broker.core.memory import Memory
 from naiad.broker.core.queries import Queries, text_argument, version_argument
 from naiad.broker.core.recovery import Recovery
+from naiad.broker.core.results import Results
 from naiad.broker.core.sessions import Session
+from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.world import Limits, NamedRegion, World
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
@@ -53,16 +56,22 @@ class Scheduler:
         )
         self._answers = Answers(self.world)
         self._dispatch = Dispatch(self.world, self._answers)
+        self._results = Results(self.world, self._answers, self._dispatch)
+        self._withdrawal = Withdrawal(self.world, self._answers)
         self._admission = Admission(self.world, self._answers, self._dispatch)
         self._catalog = Catalog(self.world, explicit=explicit)
-        self._fleet = Fleet(self.world, self._answers, self._dispatch, self._catalog.settled)
+        self._fleet = Fleet(
+            self.world, self._answers, self._dispatch, self._withdrawal, self._catalog.settled
+        )
         self._catalog.fleet = self._fleet
-        self._memory = Memory(self.world, self._dispatch)
+        self._memory = Memory(self.world, self._results, self._withdrawal)
         self._recovery = Recovery(
             self.world,
             self._answers,
             self._admission,
             self._dispatch,
+            self._results,
+            self._withdrawal,
             self._fleet,
             self._memory,
         )
@@ -163,7 +172,7 @@ class Scheduler:
         if self._recovery.has_refused:
             self._recovery.look_again()
         if world.deadlines.is_active:
-            self._dispatch.expire()
+            self._withdrawal.expire()
         if world.dirty:
             self._dispatch.schedule()
         if world.retiring:
@@ -274,7 +283,7 @@ class Scheduler:
         """
         for job in list(session.jobs.values()):
             if job.state is JobState.QUEUED:
-                self._dispatch.drop(job)
+                self._withdrawal.drop(job)
         holds = session.jobs or session.zombies or session.leases or session.regions
         if not holds or not session.pid:
             self._end_session(session)
@@ -292,7 +301,7 @@ class Scheduler:
         self.world.sessions.pop(session.key, None)
         self.world.actions.append(e.ForgetSession(session.key))
         for job in list(session.jobs.values()):
-            self._dispatch.cancel(job, cancelled_error())
+            self._withdrawal.cancel(job, cancelled_error())
         self._memory.session_ended(session)
 
     def _cancel_asked(self, event: e.CancelAsked) -> None:
@@ -302,7 +311,7 @@ class Scheduler:
         for request_id in event.ids:
             job = session.jobs.get(request_id)
             if job is not None:
-                self._dispatch.cancel(job, cancelled_error())
+                self._withdrawal.cancel(job, cancelled_error())
             else:
                 self._recovery.cancel(session, request_id)
 
@@ -405,7 +414,7 @@ class Scheduler:
     def _batch_finished(self, event: e.BatchFinished) -> None:
         slot = self.world.slots.get(event.slot)
         if slot is not None:
-            self._dispatch.finished(slot, event.results, event.frames)
+            self._results.finished(slot, event.results, event.frames)
 
     # --- the end -----------------------------------------------------------------------
 
@@ -427,11 +436,7 @@ class Scheduler:
     def _drain_hopeless(self, model: Any) -> None:
         if any(one.slot is not None for one in model.instances):
             return
-        for job in list(model.queue.jobs()):
-            model.queue.remove(job)
-            if job.deadline_ns:
-                self.world.deadlines.discard(job)
-            self._answers.fail(job, Unavailable("the server is stopping", code=Code.DRAINING))
+        self._withdrawal.fail_queued(model, _stopping())
 
     def _check_drained(self) -> None:
         world = self.world
@@ -458,10 +463,8 @@ class Scheduler:
         for session in world.sessions.values():
             for job in list(session.jobs.values()):
                 if job.state is JobState.QUEUED:
-                    job.model.queue.remove(job)
-                    if job.deadline_ns:
-                        world.deadlines.discard(job)
-                self._answers.fail(job, Unavailable("the server is stopping", code=Code.DRAINING))
+                    self._withdrawal.unqueue(job)
+                self._answers.fail(job, _stopping())
         for slot in world.slots.values():
             self._fleet.kill(slot, "the drain time is over")
         self._quit = True
@@ -501,3 +504,7 @@ class Scheduler:
                 assert job.state in (JobState.QUEUED, JobState.EARLY, JobState.EXECUTING), job
             inline = sum(job.inline_bytes for job in session.jobs.values())
             assert session.bytes == inline, f"{session.bytes} bytes counted, {inline} there"
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the server is stopping", code=Code.DRAINING)
