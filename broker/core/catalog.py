@@ -10,9 +10,11 @@ import json
 from functools import partial
 from typing import Any, Final
 
+from naiad.broker.core.endings import Endings
 from naiad.broker.core.events import Json, SaveState, ScanRepository, SendReply
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import Instance, InstanceState
+from naiad.broker.core.loading import Loading
 from naiad.broker.core.models import UNLOADED, Model, ModelState, ModelVersion
 from naiad.broker.core.world import World
 from naiad.config.model import ModelConfig
@@ -44,10 +46,14 @@ class Scan:
 class Catalog:
     """Owns the table of models and the decision which generation serves."""
 
-    def __init__(self, world: World, *, explicit: bool) -> None:
+    def __init__(
+        self, world: World, fleet: Fleet, endings: Endings, loading: Loading, *, explicit: bool
+    ) -> None:
         self._world = world
+        self._fleet = fleet
+        self._endings = endings
+        self._loading = loading
         self.explicit = explicit
-        self.fleet: Fleet
         self._scans: dict[int, Scan] = {}
         self.settled_once = False
         """Whether every model of the start has become READY or UNAVAILABLE."""
@@ -107,7 +113,7 @@ class Catalog:
                     version.state is not ModelState.UNLOADING
                     and version not in self._world.retiring
                 ):
-                    self.fleet.retire(version)
+                    self._endings.retire(version)
             model.incoming = {}
             model.failure = ""
             if not model.versions:
@@ -139,8 +145,8 @@ class Catalog:
         for name in scan.names or ():
             if name not in seen and fault is None:
                 self._missing(name, "no such model there", scan.calls)
-        self.fleet.assign()
-        self.fleet.want()
+        self._loading.assign()
+        self._fleet.want()
         self._check_settled()
 
     def _missing(self, name: str, why: str, calls: list[Call]) -> None:
@@ -181,7 +187,7 @@ class Catalog:
             return
         config = ModelConfig.from_json(config_json)
         for version in model.incoming.values():
-            self.fleet.retire(version)
+            self._endings.retire(version)
         self._answer(model, _outdated())
         model.calls.extend(scan.calls)
         model.incoming_override = scan.override
@@ -297,7 +303,7 @@ class Catalog:
         for version in old:
             self._move_queue(version, model)
             if version.state is not ModelState.UNLOADING and version.reason != UNLOADED:
-                self.fleet.retire(version)
+                self._endings.retire(version)
         if all(version.state is ModelState.READY for version in model.versions.values()):
             self._settle_serving(model)
         self._world.actions.append(SaveState())
@@ -330,7 +336,7 @@ class Catalog:
         model.incoming = {}
         model.failure = _failed_reload(reason)
         for version in failed.values():
-            self.fleet.retire(version)
+            self._endings.retire(version)
         self._answer(model, _load_error(model.name, min(failed), reason))
 
     def _settle_serving(self, model: Model) -> None:

@@ -18,6 +18,7 @@ from naiad.broker.core.events import Frames, Json, KillSlot, SaveState, TellSlot
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import InstanceState, Slot
 from naiad.broker.core.job import Batch, Job, JobState
+from naiad.broker.core.loading import Loading
 from naiad.broker.core.memory import Memory
 from naiad.broker.core.models import ModelState
 from naiad.broker.core.results import Results
@@ -38,6 +39,7 @@ class Recovery:
         results: Results,
         withdrawal: Withdrawal,
         fleet: Fleet,
+        loading: Loading,
         memory: Memory,
     ) -> None:
         self._world = world
@@ -47,6 +49,7 @@ class Recovery:
         self._results = results
         self._withdrawal = withdrawal
         self._fleet = fleet
+        self._loading = loading
         self._memory = memory
         self._missing: dict[int, Json] = {}
         """Entries of an earlier broker's ledger that have not been heard of yet."""
@@ -102,7 +105,7 @@ class Recovery:
         if self.is_complete:
             self._let_go()
         world.actions.append(SaveState())
-        self._fleet.assign()
+        self._loading.assign()
         self._fleet.want()
 
     def _let_go(self) -> None:
@@ -249,7 +252,7 @@ class Recovery:
         )
         # It says LOADED again after the welcome, with the completed config: not before that is it
         # certain that the load had ended, unless it executes.
-        self._fleet.begin_load(slot, instance)
+        self._loading.begin(slot, instance)
         self._take_batches(slot, hello, is_wanted=True)
         model = instance.model
         if slot.current is None or model.signature is None:
@@ -285,7 +288,7 @@ class Recovery:
         is_loading = instance is not None and instance.state is InstanceState.LOADING
         if is_loading and not hello.instance and slot.loading_since_ns < now_ns:
             assert instance is not None
-            self._fleet.send_load(slot, instance)  # the first one was lost with the connection
+            self._loading.send(slot, instance)  # the first one was lost with the connection
         held = {batch.id for batch in hello.held}
         for arena in hello.arenas:
             slot.arenas[arena.id] = arena

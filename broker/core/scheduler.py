@@ -4,12 +4,14 @@ A pure function of its events and the time given with them: no clock, socket, fi
 `deadline_ns()` says when to call again at the latest. The shell (broker/loop.py) does what the
 actions say, in their order. The parts share one World; each has one concern:
 
-    admission   a request in           dispatch    batches out
-    results     results in             withdrawal  requests that end without a result
-    fleet       workers come and die   catalog     models load and unload
-    memory      regions and leases     recovery    after a restart of the broker
-    control     operations             drain       the end
-    client_events   what each event of a client means, and the life of a session
+    client_events, worker_events   what an event concerns, in which order
+    admission   a request in                 dispatch    batches out
+    results     results in                   withdrawal  requests that end without a result
+    fleet       processes wanted, stopped    loading     instances into slots
+    deaths      what dead workers had        endings     versions that serve no more
+    catalog     models load and unload       control     operations
+    memory      regions and leases           recovery    after a restart of the broker
+    drain       the end
 """
 
 from __future__ import annotations
@@ -23,15 +25,20 @@ from naiad.broker.core.answers import Answers
 from naiad.broker.core.catalog import Catalog
 from naiad.broker.core.client_events import ClientEvents
 from naiad.broker.core.control import Control
+from naiad.broker.core.deaths import Deaths
 from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.drain import Drain
+from naiad.broker.core.endings import Endings
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.job import JobState
+from naiad.broker.core.loading import Loading
 from naiad.broker.core.memory import Memory
+from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.queries import Queries
 from naiad.broker.core.recovery import Recovery
 from naiad.broker.core.results import Results
 from naiad.broker.core.withdrawal import Withdrawal
+from naiad.broker.core.worker_events import WorkerEvents
 from naiad.broker.core.world import Limits, NamedRegion, World
 from naiad.protocol import messages as m
 
@@ -61,11 +68,12 @@ class Scheduler:
         self._results = Results(self.world, self._answers, self._dispatch)
         self._withdrawal = Withdrawal(self.world, self._answers)
         self._admission = Admission(self.world, self._answers, self._dispatch)
-        self._catalog = Catalog(self.world, explicit=explicit)
-        self._fleet = Fleet(
-            self.world, self._answers, self._dispatch, self._withdrawal, self._catalog.settled
+        self._fleet = Fleet(self.world)
+        self._endings = Endings(self.world, self._withdrawal, self._fleet, self._settled)
+        self._loading = Loading(self.world, self._fleet, self._endings, self._settled)
+        self._catalog = Catalog(
+            self.world, self._fleet, self._endings, self._loading, explicit=explicit
         )
-        self._catalog.fleet = self._fleet
         self._memory = Memory(self.world, self._results, self._withdrawal)
         self._recovery = Recovery(
             self.world,
@@ -75,7 +83,14 @@ class Scheduler:
             self._results,
             self._withdrawal,
             self._fleet,
+            self._loading,
             self._memory,
+        )
+        deaths = Deaths(
+            self.world, self._answers, self._dispatch, self._fleet, self._endings, self._loading
+        )
+        self._workers = WorkerEvents(
+            self.world, self._results, self._fleet, self._loading, deaths, self._recovery
         )
         self._clients = ClientEvents(
             self.world,
@@ -93,7 +108,7 @@ class Scheduler:
         )
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             e.RequestsArrived: self._clients.requests_arrived,
-            e.BatchFinished: self._batch_finished,
+            e.BatchFinished: self._workers.batch_finished,
             e.SessionOpened: self._clients.session_opened,
             e.SessionLost: self._clients.session_lost,
             e.SessionEnded: self._clients.session_ended,
@@ -104,14 +119,14 @@ class Scheduler:
             e.ControlAsked: self._control.asked,
             e.NamedRegionStated: self._clients.named_region_stated,
             e.NamedRegionsGone: lambda event: self._memory.forget_named(event.names),
-            e.SlotOpened: self._slot_opened,
-            e.SlotSilent: self._slot_silent,
-            e.SlotDied: self._slot_died,
-            e.InstanceLoaded: self._instance_loaded,
+            e.SlotOpened: self._workers.slot_opened,
+            e.SlotSilent: self._workers.slot_silent,
+            e.SlotDied: self._workers.slot_died,
+            e.InstanceLoaded: self._workers.instance_loaded,
             e.RegionsForgotten: lambda event: None,
             e.SupervisorOpened: lambda event: self._fleet.want(again=True),
             e.RepositoryScanned: lambda event: self._catalog.scanned(*event),
-            e.RoomWasShort: self._room_was_short,
+            e.RoomWasShort: self._workers.room_was_short,
             e.TimePassed: lambda event: None,
             e.DrainAsked: lambda event: self._drain.begin(event.until_ns),
         }
@@ -164,7 +179,7 @@ class Scheduler:
         if world.dirty:
             self._dispatch.schedule()
         if world.retiring:
-            self._fleet.check_retired()
+            self._endings.check_retired()
         if world.draining:
             self._drain.check()
         self._answers.flush()
@@ -198,50 +213,13 @@ class Scheduler:
             self.world.name_region(NamedRegion(name, m.Region(*region), offset, size))
         self._catalog.restore(saved["models"])
 
+    def _settled(self, model: ModelVersion) -> None:
+        """A version became READY or UNAVAILABLE; the parts that say so are built before the catalog."""
+        self._catalog.settled(model)
+
     def _take_actions(self) -> list[e.Action]:
         actions, self.world.actions = self.world.actions, []
         return actions
-
-    # --- workers -----------------------------------------------------------------------
-
-    def _slot_opened(self, event: e.SlotOpened) -> None:
-        if self._recovery.is_condemned(event.slot):
-            return
-        known = event.slot in self.world.slots
-        slot = self._fleet.opened(event.slot, event.hello, event.pid)
-        if slot.silent:
-            return
-        if known:
-            self._recovery.reconnected(slot, event.hello)
-        else:
-            self._recovery.adopt(slot, event.hello)
-        self._recovery.heard(slot.key)
-        self._fleet.assign()
-        self.world.actions.append(e.SaveState())
-
-    def _slot_silent(self, event: e.SlotSilent) -> None:
-        slot = self.world.slots.get(event.slot)
-        if slot is not None:
-            self._fleet.silent(slot)
-
-    def _slot_died(self, event: e.SlotDied) -> None:
-        self._recovery.heard(event.slot)
-        slot = self.world.slots.get(event.slot)
-        if slot is not None:
-            self._fleet.died(slot, event)
-
-    def _instance_loaded(self, event: e.InstanceLoaded) -> None:
-        slot = self.world.slots.get(event.slot)
-        if slot is not None:
-            self._fleet.loaded(slot, event.instance, event.error, event.load_ns, event.config)
-
-    def _room_was_short(self, event: e.RoomWasShort) -> None:
-        self.world.counters.inline_fallbacks += event.outputs
-
-    def _batch_finished(self, event: e.BatchFinished) -> None:
-        slot = self.world.slots.get(event.slot)
-        if slot is not None:
-            self._results.finished(slot, event.results, event.frames)
 
     # --- for tests ---------------------------------------------------------------------
 

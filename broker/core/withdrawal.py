@@ -1,7 +1,7 @@
 """Requests that end without a result: their time is over, nobody waits for them, or nothing serves.
 
 Owns taking jobs out of queues before their turn, and telling workers to leave out what they have.
-Whether a request may still run after a worker's death is not decided here (see fleet).
+Whether a request may still run after a worker's death is not decided here (see deaths).
 """
 
 from __future__ import annotations
