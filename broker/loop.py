@@ -104,7 +104,7 @@ class Loop:
             self._poller.register(source, zmq.POLLIN)
         self._perform(self._scheduler.start(names, saved, time.monotonic_ns()))
         if saved is not None:
-            self._handle(self._workers.expect(saved))
+            self._handle([*self._clients.expect(saved), *self._workers.expect(saved)])
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -224,6 +224,7 @@ class Loop:
     def _save(self) -> None:
         snapshot = self._scheduler.snapshot()
         self._workers.complete_ledger(snapshot["slots"])
+        self._clients.complete_sessions(snapshot["sessions"])
         snapshot["incarnation"] = self._scheduler.world.incarnation
         try:
             self._state.save(snapshot)

@@ -6,6 +6,9 @@ own what it asks for. Control operations are apart (see control).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Final
+
 from naiad.broker.core import events as e
 from naiad.broker.core.admission import Admission
 from naiad.broker.core.answers import Answers, cancelled_error
@@ -17,6 +20,9 @@ from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, RequestError, Unavailable
+
+UNHEARD_ABSENCES: Final = 4
+"""After so many times the absence limit a restarted broker knows of every lease there is."""
 
 
 class ClientEvents:
@@ -45,7 +51,7 @@ class ClientEvents:
     def session_opened(self, event: e.SessionOpened) -> None:
         world = self._world
         session = world.sessions.get(event.session)
-        resumed = session is not None
+        resumed = session is not None and session.is_heard
         if session is None:
             if len(world.sessions) >= world.limits.sessions_max:
                 fault = Unavailable(
@@ -65,6 +71,11 @@ class ClientEvents:
         )  # fmt: skip
         world.actions.append(e.TellSession(session.key, welcome))
         self._answers.reopen(session)
+        if not session.is_heard:
+            self._memory.holds_only(session, event.leases)
+        if event.leases and not session.is_kept:
+            session.is_kept = True
+            world.actions.append(e.SaveState())
         for arena, request_id in event.leases:
             # 0: after a restart of the broker its worker may come later than the client.
             slot = self._memory.slot_of_arena(arena)
@@ -110,6 +121,36 @@ class ClientEvents:
         for job in list(session.jobs.values()):
             self._withdrawal.cancel(job, cancelled_error())
         self._memory.session_ended(session)
+
+    # --- over restarts -----------------------------------------------------------------
+
+    def saved(self) -> list[dict[str, Any]]:
+        """Sessions that may read what workers lent, for the state file."""
+        sessions = self._world.sessions.values()
+        return [
+            {"session": one.key, "role": one.role, "pid": one.pid}
+            for one in sessions
+            if one.is_kept
+        ]
+
+    def restore(self, saved: Sequence[dict[str, Any]]) -> None:
+        """Sessions of an earlier broker. Only a hello, or the proof that its process is dead, tells
+        that one reads nothing any more: it may be stopped, and go on reading later."""
+        world = self._world
+        for entry in saved:
+            session = Session(entry["session"], entry["role"], entry["pid"])
+            session.connected = session.is_heard = False
+            session.is_kept = True
+            world.sessions[session.key] = session
+        if saved:
+            limit_ns = world.now_ns + UNHEARD_ABSENCES * world.limits.absence_ns
+            world.at(limit_ns, self._end_unheard)
+
+    def _end_unheard(self) -> None:
+        """Every worker has said by now what it lends: who holds none of it is not waited for."""
+        for session in list(self._world.sessions.values()):
+            if not session.is_heard and not session.leases:
+                self._end_session(session)
 
     # --- requests ----------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from naiad.broker.core.events import (
 from naiad.broker.core.instances import Slot
 from naiad.broker.core.queries import Json, number_argument, text_argument
 from naiad.broker.core.results import Results
-from naiad.broker.core.sessions import Session
+from naiad.broker.core.sessions import UNKNOWN_ARENA, Session
 from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.world import NAMED_REGION_BASE, NamedRegion, World
 from naiad.protocol import messages as m
@@ -109,7 +109,10 @@ class Memory:
                 self._world.actions.append(TellSlot(slot_key, m.Return(tuple(pairs)), []))
 
     def sweep_leases(self, slot: Slot, leases: tuple[tuple[int, int], ...]) -> None:
-        """End what a worker said it lends when nobody holds it: RETURN was lost, or its holder."""
+        """End what a worker said it lends when nobody holds it: RETURN was lost, or its holder.
+
+        Who has not said hello to this broker yet may hold it, as long as its process lives.
+        """
         if slot.key not in self._world.slots:
             return
         held = {
@@ -120,9 +123,22 @@ class Memory:
         held.update(self._results.orphans)
         for batch in slot.held.values():
             held.update(batch.keys)  # its results are on their way
-        gone = tuple(lease for lease in leases if lease not in held)
+        gone = []
+        for lease in leases:
+            session = self._world.sessions.get(lease[0])
+            if session is not None and not session.is_heard:
+                session.leases[UNKNOWN_ARENA, lease[1]] = slot.key
+            elif lease not in held:
+                gone.append(lease)
         if gone:
-            self._world.actions.append(TellSlot(slot.key, m.Return(gone), []))
+            self._world.actions.append(TellSlot(slot.key, m.Return(tuple(gone)), []))
+
+    def holds_only(self, session: Session, leases: tuple[tuple[int, int], ...]) -> None:
+        """A client of an earlier broker says what it still reads: all else ends."""
+        session.is_heard = True
+        read = {request_id for _, request_id in leases}
+        self.released(session, tuple(one for one in session.leases if one[1] not in read))
+        session.leases.clear()
 
     def slot_of_arena(self, arena: int) -> int | None:
         """After a restart of the broker: workers said which arenas are theirs."""

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from naiad.broker.core.answers import Answers
 from naiad.broker.core.dispatch import Dispatch
-from naiad.broker.core.events import Frames, TellSlot
+from naiad.broker.core.events import Frames, SaveState, TellSlot
 from naiad.broker.core.instances import InstanceState, Slot
 from naiad.broker.core.job import Batch, Job, JobState
 from naiad.broker.core.models import ModelVersion
-from naiad.broker.core.sessions import Session
+from naiad.broker.core.sessions import UNKNOWN_ARENA, Session
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, error_from_wire
@@ -180,7 +180,11 @@ class Results:
                 if arena is not None:
                     regions[arena.id] = arena
                     self._world.lent_arenas[arena.id] = arena
-                    job.session.leases[(arena.id, job.request.id)] = slot.key
+                    session = job.session
+                    session.leases[(arena.id, job.request.id)] = slot.key
+                    if not session.is_kept:
+                        session.is_kept = True
+                        self._world.actions.append(SaveState())
 
     def give_back(
         self, slot: Slot, session: int, request_id: int, outputs: Sequence[Tensor]
@@ -233,6 +237,9 @@ class Results:
             session = self._world.sessions.get(key)
             if session is not None and any(lease[1] == request_id for lease in session.leases):
                 continue  # its client had the answer from the earlier broker, and reads it
+            if session is not None and not session.is_heard:
+                session.leases[UNKNOWN_ARENA, request_id] = slot.key  # it may have had
+                continue
             # Whatever this result holds: an earlier one of the same request may hold more.
             self._world.actions.append(TellSlot(slot.key, m.Return(((key, request_id),)), []))
         self.orphans.clear()

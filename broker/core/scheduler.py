@@ -42,7 +42,7 @@ from naiad.broker.core.worker_events import WorkerEvents
 from naiad.broker.core.world import Limits, NamedRegion, World
 from naiad.protocol import messages as m
 
-STATE_FORMAT: Final = 1
+STATE_FORMAT: Final = 2
 
 
 class Scheduler:
@@ -192,7 +192,8 @@ class Scheduler:
         return timer_ns if timer_ns < deadline_ns else deadline_ns
 
     def snapshot(self) -> dict[str, Any]:
-        """What survives the broker: desired models, named regions, the ledger of slots.
+        """What survives the broker: desired models, named regions, the ledger of slots, and
+        whose clients may read what workers lent.
 
         Of one that has quit only the regions: the next one reads the repository anew.
         """
@@ -206,12 +207,14 @@ class Scheduler:
                 (one.name, tuple(one.region), one.offset, one.size)
                 for one in self.world.named_regions.values()
             ],
+            "sessions": self._clients.saved(),
         }
 
     def _restore(self, saved: dict[str, Any]) -> None:
         for name, region, offset, size in saved["regions"]:
             self.world.name_region(NamedRegion(name, m.Region(*region), offset, size))
         self._catalog.restore(saved["models"])
+        self._clients.restore(saved["sessions"])
 
     def _settled(self, model: ModelVersion) -> None:
         """A version became READY or UNAVAILABLE; the parts that say so are built before the catalog."""
