@@ -217,7 +217,7 @@ class Scheduler:
         self._clients.restore(saved["sessions"])
 
     def _settled(self, model: ModelVersion) -> None:
-        """A version became READY or UNAVAILABLE; the parts that say so are built before the catalog."""
+        """A version became READY or UNAVAILABLE; who says so is built before the catalog."""
         self._catalog.settled(model)
 
     def _take_actions(self) -> list[e.Action]:
