@@ -59,21 +59,17 @@ class RepositoryHelper:
         )
 
     def _send(self, question: ScanRepository) -> None:
-        request: dict[str, Any] = {"id": question.token, **self._surroundings}
+        request: dict[str, Any] = {
+            "id": question.token,
+            "repositories": list(self._repositories),
+            **self._surroundings,
+        }
         if question.override is not None and question.names:
-            name = question.names[0]
-            places = [os.path.join(path, name) for path in self._repositories]
-            directory = next((path for path in places if os.path.isdir(path)), None)
-            if directory is not None:
-                request |= {
-                    "op": "override",
-                    "name": name,
-                    "directory": directory,
-                    "config_json": question.override,
-                }
-        if "op" not in request:
+            name, text = question.names[0], question.override
+            request |= {"op": "override", "name": name, "config_json": text}
+        else:
             names = None if question.names is None else list(question.names)
-            request |= {"op": "scan", "repositories": list(self._repositories), "names": names}
+            request |= {"op": "scan", "names": names}
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -104,8 +100,6 @@ class RepositoryHelper:
         if "error" in reply:
             return RepositoryScanned(token, (), str(reply["error"][1]))
         result = reply["result"]
-        if "models" not in result:
-            return RepositoryScanned(token, (result,), None)
         entries = list(result["models"])
         faults = [str(fault["message"]) for fault in result["faults"]]
         entries += [
