@@ -67,6 +67,7 @@ class Loop:
         self._signals = Signals()
         self._poller = zmq.Poller()
         self._helper_descriptor = -1
+        self._helper_descriptor_to_flush = -1
         self._exit_code: int | None = None
         self._must_save = False
         self._events_since_collection = 0
@@ -130,6 +131,8 @@ class Loop:
                 events += self._heed_signals()
             elif source == self._helper_descriptor:
                 events += self._repository.answers()
+            elif source == self._helper_descriptor_to_flush:
+                self._repository.flush()
             else:
                 is_somebody_gone = True
         # Deaths after messages: a worker's last results count although it is dead now.
@@ -149,8 +152,7 @@ class Loop:
         return events
 
     def _wait(self) -> list[Any]:
-        if self._repository.descriptor != self._helper_descriptor:
-            self._watch_helper()
+        self._watch_helper()
         deadline_ns = self._scheduler.deadline_ns()
         if self._workers.has_suspects:
             deadline_ns = min(deadline_ns, self._workers.deadline_ns())
@@ -181,11 +183,18 @@ class Loop:
             )
 
     def _watch_helper(self) -> None:
-        if self._helper_descriptor >= 0:
-            self._poller.unregister(self._helper_descriptor)
-        self._helper_descriptor = self._repository.descriptor
-        if self._helper_descriptor >= 0:
-            self._poller.register(self._helper_descriptor, zmq.POLLIN)
+        """Poll the helper's pipes of now. Both old ones go first: numbers are used again."""
+        reading, writing = self._repository.descriptor, self._repository.descriptor_to_flush
+        if (reading, writing) == (self._helper_descriptor, self._helper_descriptor_to_flush):
+            return
+        for old in (self._helper_descriptor, self._helper_descriptor_to_flush):
+            if old >= 0:
+                self._poller.unregister(old)
+        if reading >= 0:
+            self._poller.register(reading, zmq.POLLIN)
+        if writing >= 0:
+            self._poller.register(writing, zmq.POLLOUT)
+        self._helper_descriptor, self._helper_descriptor_to_flush = reading, writing
 
     def _handle(self, events: list[e.Event]) -> None:
         now_ns = time.monotonic_ns()

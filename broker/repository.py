@@ -1,4 +1,9 @@
-"""The repository helper as a child process: questions go to its stdin, answers come by stdout."""
+"""The repository helper as a child process: questions go to its stdin, answers come by stdout.
+
+Never waits for it. The helper has one question at a time; what its pipe does not take at once is
+kept, no more than that one question, and the loop calls `flush` when the pipe takes more. The
+others wait here, bounded by broker.core.catalog.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ from naiad.protocol.errors import ProtocolError
 
 READ_BYTES: Final = 1 << 16
 RESTARTS_MAX: Final = 3
+_NOTHING: Final = memoryview(b"")
 
 
 class RepositoryHelper:
@@ -26,6 +32,8 @@ class RepositoryHelper:
         self._asked: dict[int, ScanRepository] = {}
         """Unanswered questions, in order. The helper has the first of them, if any."""
         self._sent: int | None = None
+        self._unwritten = _NOTHING
+        """What the helper's stdin has not taken yet of the question that was sent."""
         self._restarts = 0
 
     @property
@@ -33,6 +41,14 @@ class RepositoryHelper:
         """Readable when an answer (or the end) is there; -1 while nothing runs."""
         process = self._process
         return -1 if process is None or process.stdout is None else process.stdout.fileno()
+
+    @property
+    def descriptor_to_flush(self) -> int:
+        """Writable when `flush` can go on; -1 while nothing is left to be written."""
+        process = self._process
+        if process is None or process.stdin is None or not self._unwritten:
+            return -1
+        return process.stdin.fileno()
 
     def ask(self, question: ScanRepository) -> None:
         """Send a question; `answers` gives its answer later."""
@@ -42,23 +58,36 @@ class RepositoryHelper:
         self._send_next()
 
     def _send_next(self) -> None:
-        """One question at a time: a helper that waits for it reads it at once, while one that is
-        busy (or hangs in a dead file system) would let the pipe fill up and the broker wait."""
+        """One question at a time, so that there is never more than one in the buffer."""
         if self._sent is None and self._asked:
             self._sent, question = next(iter(self._asked.items()))
-            self._send(question)
+            self._unwritten = memoryview(self._packed(question))
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what the helper takes now."""
+        descriptor = self.descriptor_to_flush
+        try:
+            while self._unwritten:
+                count = os.write(descriptor, self._unwritten)
+                self._unwritten = self._unwritten[count:]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._unwritten = _NOTHING  # its end shows on stdout next: the question is asked again
 
     def _start(self) -> None:
         self._reader = FrameReader()
-        self._sent = None
         self._process = subprocess.Popen(
             [sys.executable, "-m", "naiad.config.helper"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
         )
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
 
-    def _send(self, question: ScanRepository) -> None:
+    def _packed(self, question: ScanRepository) -> bytes:
         request: dict[str, Any] = {
             "id": question.token,
             "repositories": list(self._repositories),
@@ -70,12 +99,7 @@ class RepositoryHelper:
         else:
             names = None if question.names is None else list(question.names)
             request |= {"op": "scan", "names": names}
-        assert self._process is not None
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(pack_frame(request))
-        except BrokenPipeError:
-            return  # its end shows on stdout next, and the question is asked again
+        return pack_frame(request)
 
     def answers(self) -> list[RepositoryScanned]:
         """What has arrived. A helper that died is started again, with the open questions."""
@@ -127,6 +151,7 @@ class RepositoryHelper:
 
     def close(self) -> None:
         process, self._process = self._process, None
+        self._sent, self._unwritten = None, _NOTHING
         if process is None:
             return
         for stream in (process.stdin, process.stdout):

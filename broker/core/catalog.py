@@ -81,20 +81,31 @@ class Catalog:
                 " server with --control-mode explicit to allow it",
                 retryable=False,
             )
-        overrides = sum(1 for scan in self._scans.values() if scan.override is not None)
-        if len(self._scans) >= SCANS_PENDING_MAX or (
-            override and overrides >= OVERRIDES_PENDING_MAX
-        ):
-            raise Unavailable("too many loads at once; wait for some to end")
-        if override is not None and len(override) > OVERRIDE_BYTES_MAX:
-            raise RequestError(
-                f"Invalid config override: {len(override)} bytes, expected at most"
-                f" {OVERRIDE_BYTES_MAX}"
-            )
+        self._check_room(override)
         fault = model_name_fault(name)
         if fault is not None:
             raise RequestError(fault)  # before anybody looks for a directory of that name
         self._scan((name,), [call], override)
+
+    def _check_room(self, override: str | None) -> None:
+        """Whether one more question may wait for the helper, with its configuration."""
+        waiting, most = len(self._scans), SCANS_PENDING_MAX
+        what = "loads"
+        if override is not None and waiting < most:
+            waiting = sum(1 for scan in self._scans.values() if scan.override is not None)
+            most = OVERRIDES_PENDING_MAX
+            what = "loads with a configuration of their own"
+        if waiting >= most:
+            raise Unavailable(
+                f"{waiting} {what} wait until the model repository is read, at most {most}; wait"
+                " for some to end"
+            )
+        size_bytes = 0 if override is None else len(override.encode())
+        if size_bytes > OVERRIDE_BYTES_MAX:
+            raise RequestError(
+                f"Invalid config override: {size_bytes} bytes, expected at most"
+                f" {OVERRIDE_BYTES_MAX}"
+            )
 
     def unload(self, name: str, call: Call) -> None:
         """Drain and end every version of a model; unknown names succeed, as in Triton."""

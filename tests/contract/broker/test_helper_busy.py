@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
+
+import pytest
 
 from naiad.broker.core.events import ScanRepository
 from naiad.broker.repository import RepositoryHelper
@@ -16,33 +19,88 @@ from support.helper_process import helper_pid
 
 DEADLINE_S = 30.0
 QUESTIONS = 20
+PIPE_BYTES = 65_536
+OVERRIDE = '{"max_batch_size": 2}' + " " * 900_000
+HANGS = "#!/bin/sh\nexec sleep 600\n"
 
 
-def test_questions_to_a_helper_that_hangs_wait_outside_of_the_pipe(tmp_path: Path) -> None:
-    (tmp_path / "m" / "1").mkdir(parents=True)
-    (tmp_path / "m" / "config.pbtxt").write_text('backend: "identity" max_batch_size: 4')
-    helper = RepositoryHelper((str(tmp_path),), {})
-    helper.ask(ScanRepository(0, None, None))
-    pid = helper_pid()
-    os.kill(pid, signal.SIGSTOP)
-    override = '{"max_batch_size": 2}' + " " * 100_000
-    assert len(pack_frame({"config_json": override})) > 65_536, "it would fit into a pipe"
+def model_in(repository: Path) -> None:
+    (repository / "m" / "1").mkdir(parents=True)
+    (repository / "m" / "config.pbtxt").write_text('backend: "identity" max_batch_size: 4')
+
+
+def asked(helper: RepositoryHelper, *questions: ScanRepository) -> None:
+    """Ask in a thread: asking must not wait."""
 
     def ask() -> None:
-        for token in range(1, QUESTIONS):
-            helper.ask(ScanRepository(token, ("m",), override))
+        for question in questions:
+            helper.ask(question)
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(DEADLINE_S)
     assert not asking.is_alive(), "asking waited for the helper"
 
-    os.kill(pid, signal.SIGCONT)
+
+def answers(helper: RepositoryHelper, count: int) -> list[tuple[int, str | None]]:
+    """What a loop gets that flushes and reads when it can."""
     end = time.monotonic() + DEADLINE_S
     answered: list[tuple[int, str | None]] = []
-    while len(answered) < QUESTIONS:
+    while len(answered) < count:
         assert time.monotonic() < end, answered
-        if select.select([helper.descriptor], [], [], 0.05)[0]:
+        writing = [one for one in (helper.descriptor_to_flush,) if one >= 0]
+        readable, writable, _ = select.select([helper.descriptor], writing, [], 0.05)
+        if writable:
+            helper.flush()
+        if readable:
             answered += [(one.token, one.fault) for one in helper.answers()]
-    assert answered == [(token, None) for token in range(QUESTIONS)]
+    return answered
+
+
+def test_a_helper_that_hangs_while_it_starts_gets_a_large_question_without_a_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "hangs"
+    program.write_text(HANGS)
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    helper = RepositoryHelper((str(tmp_path),), {})
+    asked(helper, ScanRepository(1, ("m",), OVERRIDE))
+    assert helper.descriptor_to_flush >= 0, "the pipe cannot hold it"
+    helper.close()
+    assert helper.descriptor_to_flush == -1
+
+
+def test_a_question_larger_than_the_pipe_arrives_whole(tmp_path: Path) -> None:
+    model_in(tmp_path)
+    helper = RepositoryHelper((str(tmp_path),), {})
+    asked(helper, ScanRepository(1, ("m",), OVERRIDE))
+    assert answers(helper, 1) == [(1, None)]
+    assert helper.descriptor_to_flush == -1
+    helper.close()
+
+
+def test_a_large_question_is_asked_again_when_its_helper_dies(tmp_path: Path) -> None:
+    model_in(tmp_path)
+    helper = RepositoryHelper((str(tmp_path),), {})
+    helper.ask(ScanRepository(0, None, None))
+    pid = helper_pid()
+    os.kill(pid, signal.SIGSTOP)
+    asked(helper, ScanRepository(1, ("m",), OVERRIDE), ScanRepository(2, ("m",), None))
+    os.kill(pid, signal.SIGKILL)
+    assert answers(helper, 3) == [(0, None), (1, None), (2, None)]
+    helper.close()
+
+
+def test_questions_to_a_helper_that_hangs_wait_outside_of_the_pipe(tmp_path: Path) -> None:
+    model_in(tmp_path)
+    helper = RepositoryHelper((str(tmp_path),), {})
+    helper.ask(ScanRepository(0, None, None))
+    pid = helper_pid()
+    os.kill(pid, signal.SIGSTOP)
+    override = '{"max_batch_size": 2}' + " " * 100_000
+    assert len(pack_frame({"config_json": override})) > PIPE_BYTES, "it would fit into a pipe"
+    asked(helper, *(ScanRepository(token, ("m",), override) for token in range(1, QUESTIONS)))
+    os.kill(pid, signal.SIGCONT)
+    assert answers(helper, QUESTIONS) == [(token, None) for token in range(QUESTIONS)]
     helper.close()
