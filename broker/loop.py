@@ -120,6 +120,7 @@ class Loop:
         ready = self._wait()
         events: list[e.Event] = []
         is_somebody_gone = False
+        is_helper_silent = True
         for source in ready:
             if source is self._workers.transport.socket:
                 events += self._workers.drain()
@@ -131,10 +132,13 @@ class Loop:
                 events += self._heed_signals()
             elif source == self._helper_descriptor:
                 events += self._repository.answers()
+                is_helper_silent = False
             elif source == self._helper_descriptor_to_flush:
                 self._repository.flush()
             else:
                 is_somebody_gone = True
+        if is_helper_silent and self._repository.deadline_ns != NEVER_NS:
+            events += self._repository.overdue(time.monotonic_ns())
         # Deaths after messages: a worker's last results count although it is dead now.
         if is_somebody_gone:
             events += self._note_the_gone()
@@ -153,7 +157,7 @@ class Loop:
 
     def _wait(self) -> list[Any]:
         self._watch_helper()
-        deadline_ns = self._scheduler.deadline_ns()
+        deadline_ns = min(self._scheduler.deadline_ns(), self._repository.deadline_ns)
         if self._workers.has_suspects:
             deadline_ns = min(deadline_ns, self._workers.deadline_ns())
         if deadline_ns != NEVER_NS:
@@ -219,6 +223,9 @@ class Loop:
         for action in actions:
             performers[type(action)](action)
         late = self._clients.take_late_events()
+        if self._repository.refused:
+            late += self._repository.refused
+            self._repository.refused = []
         if late:
             self._handle(late)
 

@@ -2,7 +2,8 @@
 
 Never waits for it. The helper has one question at a time; what its pipe does not take at once is
 kept, no more than that one question, and the loop calls `flush` when the pipe takes more. The
-others wait here, bounded by broker.core.catalog.
+others wait here, bounded by broker.core.catalog. A helper that takes longer than the limit for its
+question is killed; the loop calls `overdue` when `deadline_ns` has come.
 """
 
 from __future__ import annotations
@@ -10,23 +11,41 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from typing import Any, Final
 
+from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.events import RepositoryScanned, ScanRepository
 from naiad.config.frames import FrameReader, pack_frame
 from naiad.protocol.errors import ProtocolError
 
 READ_BYTES: Final = 1 << 16
 RESTARTS_MAX: Final = 3
+UNENDED_MAX: Final = 8
+"""Killed helpers that have not ended, because the kernel holds them in a dead file system. With so
+many of them no other is started."""
+END_SECONDS_MAX: Final = 1.0
+SECOND_NS: Final = 1_000_000_000
 _NOTHING: Final = memoryview(b"")
 
 
 class RepositoryHelper:
-    """Started at the first question, restarted if it dies; it ends with us."""
+    """Started at the first question, restarted if it dies; it ends with us.
 
-    def __init__(self, repositories: tuple[str, ...], surroundings: dict[str, Any]) -> None:
+    `limit_seconds`: how long one question may take, with the helper's start and its restarts.
+    """
+
+    def __init__(
+        self,
+        repositories: tuple[str, ...],
+        surroundings: dict[str, Any],
+        *,
+        limit_seconds: float,
+    ) -> None:
         self._repositories = repositories
         self._surroundings = surroundings
+        self._limit_seconds = limit_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._reader = FrameReader()
         self._asked: dict[int, ScanRepository] = {}
@@ -34,7 +53,13 @@ class RepositoryHelper:
         self._sent: int | None = None
         self._unwritten = _NOTHING
         """What the helper's stdin has not taken yet of the question that was sent."""
+        self._timed: int | None = None
+        """The question that the time runs for, also while its helper is started again."""
+        self._deadline_ns = NEVER_NS
         self._restarts = 0
+        self._unended: list[subprocess.Popen[bytes]] = []
+        self.refused: list[RepositoryScanned] = []
+        """Answers to questions that no helper could be started for; the loop takes them."""
 
     @property
     def descriptor(self) -> int:
@@ -50,10 +75,27 @@ class RepositoryHelper:
             return -1
         return process.stdin.fileno()
 
+    @property
+    def deadline_ns(self) -> int:
+        """When `overdue` is to be called; monotonic."""
+        return NEVER_NS if self._sent is None else self._deadline_ns
+
     def ask(self, question: ScanRepository) -> None:
-        """Send a question; `answers` gives its answer later."""
+        """Send a question; `answers`, `overdue` or `refused` gives its answer later."""
         self._asked[question.token] = question
-        if self._process is None:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The next question to the helper, which is started if need be."""
+        if self._asked and self._process is None:
+            self._reap()
+            if len(self._unended) >= UNENDED_MAX:
+                fault = (
+                    f"{UNENDED_MAX} repository helpers were killed and have not ended: is the file"
+                    " system of the model repository dead?"
+                )
+                self.refused += self._give_up(fault)
+                return
             self._start()
         self._send_next()
 
@@ -61,6 +103,9 @@ class RepositoryHelper:
         """One question at a time, so that there is never more than one in the buffer."""
         if self._sent is None and self._asked:
             self._sent, question = next(iter(self._asked.items()))
+            if self._sent != self._timed:
+                self._timed = self._sent
+                self._deadline_ns = time.monotonic_ns() + int(self._limit_seconds * SECOND_NS)
             self._unwritten = memoryview(self._packed(question))
             self.flush()
 
@@ -111,7 +156,6 @@ class RepositoryHelper:
         try:
             found = [self._answer(reply) for reply in self._reader.feed(data)]
         except ProtocolError:
-            self._process.kill()
             return self._died()
         self._send_next()
         return found
@@ -132,24 +176,50 @@ class RepositoryHelper:
         ]
         return RepositoryScanned(token, tuple(entries), "; ".join(faults) or None)
 
+    def overdue(self, now_ns: int) -> list[RepositoryScanned]:
+        """The answer to the question whose time is over; its helper is killed."""
+        if now_ns < self.deadline_ns:
+            return []
+        assert self._sent is not None
+        token = self._sent
+        del self._asked[token]
+        self._kill()
+        self._restarts = 0
+        self._go_on()
+        fault = (
+            f"the repository helper did not answer within {self._limit_seconds:g} s"
+            " (--scan-timeout-seconds) and was killed: is the file system of the model repository"
+            " slow or dead?"
+        )
+        return [RepositoryScanned(token, (), fault, is_lost=True)]
+
     def _died(self) -> list[RepositoryScanned]:
-        self.close()
+        self._kill()
         self._restarts += 1
         if self._restarts > RESTARTS_MAX:
-            gone, self._asked = self._asked, {}
-            fault = "the repository helper keeps dying; see the log"
-            return [RepositoryScanned(token, (), fault) for token in gone]
-        if self._asked:
-            self._start()
-            self._send_next()
+            return self._give_up("the repository helper keeps dying; see the log")
+        self._go_on()
         return []
+
+    def _give_up(self, fault: str) -> list[RepositoryScanned]:
+        gone, self._asked = self._asked, {}
+        return [RepositoryScanned(token, (), fault, is_lost=True) for token in gone]
 
     def rest(self) -> None:
         """End a helper that has nothing to do: it is 25 MB that a server rarely needs."""
-        if self._process is not None and not self._asked:
-            self.close()
+        if not self._asked:
+            self._kill()
+        self._reap()
 
     def close(self) -> None:
+        """End the helper. Waits for it, but not for what cannot end: it goes when it can."""
+        self._kill()
+        for process in self._unended:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS_MAX)
+
+    def _kill(self) -> None:
+        """Without waiting for its end, which the kernel may put off for ever."""
         process, self._process = self._process, None
         self._sent, self._unwritten = None, _NOTHING
         if process is None:
@@ -158,4 +228,7 @@ class RepositoryHelper:
             if stream is not None:
                 stream.close()
         process.kill()
-        process.wait()
+        self._unended.append(process)
+
+    def _reap(self) -> None:
+        self._unended = [one for one in self._unended if one.poll() is None]

@@ -16,7 +16,7 @@ from naiad.cli.log import LogWriter
 from naiad.cli.startup import Status, failed_models
 from naiad.cli.supervisor import Plan, Supervisor
 from naiad.cli.tables import table
-from naiad.config.settings import DEFAULT_NAME, Settings
+from naiad.config.settings import DEFAULT_NAME, SCAN_TIMEOUT_SECONDS, Settings
 from naiad.config.surroundings import OnMissingGpu
 
 DRAIN_SECONDS: Final = 30.0
@@ -57,6 +57,12 @@ DRAIN_SECONDS: Final = 30.0
     default=DRAIN_SECONDS,
     help="For running work after Ctrl-C (a second one stops at once); default: 30.",
 )
+@click.option(
+    "--scan-timeout-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=SCAN_TIMEOUT_SECONDS,
+    help="For reading the repository folders, or one model's at a load; default: 60.",
+)
 def serve(
     repository: tuple[str, ...],
     name: str,
@@ -68,6 +74,7 @@ def serve(
     on_missing_gpu: OnMissingGpu,
     spares: int,
     drain_seconds: float,
+    scan_timeout_seconds: float,
 ) -> ExitCode:
     """Serve every model of the folders REPOSITORY until Ctrl-C.
 
@@ -84,6 +91,7 @@ def serve(
         on_missing_gpu=on_missing_gpu,
         spare_workers_count=spares,
         drain_seconds=drain_seconds,
+        scan_timeout_seconds=scan_timeout_seconds,
     )
     faults = settings.faults()
     if faults:
@@ -126,6 +134,7 @@ def broker_arguments(settings: Settings) -> list[str]:
         f"--on-missing-gpu={settings.on_missing_gpu}",
         f"--spares={settings.spare_workers_count}",
         f"--drain-seconds={settings.drain_seconds}",
+        f"--scan-timeout-seconds={settings.scan_timeout_seconds}",
     ]
     arguments += [f"--repository={path}" for path in settings.repositories]
     arguments += [f"--load-model={model}" for model in settings.load_models]

@@ -18,6 +18,7 @@ DEFAULT_NAME: Final = "naiad"
 RUN_DIR_VARIABLE: Final = "NAIAD_RUN_DIR"
 CONTROL_MODES: Final = ("none", "explicit")
 ALL_MODELS: Final = "*"
+SCAN_TIMEOUT_SECONDS: Final = 60.0
 MIB: Final = 2**20
 
 
@@ -40,7 +41,8 @@ class Settings:
     spare_workers_count: int = 1
     """Warm empty workers per device, so that a replacement is there at once."""
     start_timeout_seconds: float = 30.0
-    scan_timeout_seconds: float = 60.0
+    scan_timeout_seconds: float = SCAN_TIMEOUT_SECONDS
+    """For one look at the model repository, of all models or of the one to be loaded."""
     drain_seconds: float = 30.0
     recovery_seconds: float = 2.0
     """After a restart, for workers to report what they execute and hold."""

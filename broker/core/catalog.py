@@ -16,7 +16,7 @@ from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import Instance, InstanceState
 from naiad.broker.core.loading import Loading
 from naiad.broker.core.models import UNLOADED, Model, ModelState, ModelVersion
-from naiad.broker.core.world import World
+from naiad.broker.core.world import SECOND_NS, World
 from naiad.config.model import ModelConfig
 from naiad.config.names import model_name_fault
 from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError, Unavailable
@@ -139,9 +139,18 @@ class Catalog:
 
     # --- answers of the repository helper ----------------------------------------------
 
-    def scanned(self, token: int, entries: tuple[Json, ...], fault: str | None) -> None:
-        scan = self._scans.pop(token, None)
+    def scanned(
+        self, token: int, entries: tuple[Json, ...], fault: str | None, is_lost: bool = False
+    ) -> None:
+        scan = self._scans.get(token)
         if scan is None:
+            return
+        if is_lost and not scan.calls:
+            self._ask_again_later(token, scan, str(fault))
+            return
+        del self._scans[token]
+        if is_lost:
+            self._lost(scan, str(fault))
             return
         self._world.scanning = not self.has_scanned
         if fault is not None:
@@ -158,6 +167,30 @@ class Catalog:
                 self._missing(name, "no such model there", scan.calls)
         self._loading.assign()
         self._fleet.want()
+        self._check_settled()
+
+    def _ask_again_later(self, token: int, scan: Scan, fault: str) -> None:
+        """What is served from the start is still not known: a server of nothing helps nobody."""
+        world = self._world
+        pause_ns = world.limits.retry_last_ns
+        world.log("error", f"model repository: {fault} Trying again in {pause_ns // SECOND_NS} s.")
+
+        def ask() -> None:
+            if not world.draining:
+                world.actions.append(ScanRepository(token, scan.names, scan.override))
+
+        world.at(world.now_ns + pause_ns, ask)
+
+    def _lost(self, scan: Scan, fault: str) -> None:
+        """A load whose model nobody could look at; what is served already goes on."""
+        for name in scan.names or ():
+            text = f"failed to load '{name}': {fault}"
+            self._world.log("error", text)
+            model = self._world.models.get(name)
+            if model is not None:
+                model.failure = _failed_reload(text)
+            for call in scan.calls:
+                self._reply(call, Unavailable(text))
         self._check_settled()
 
     def _missing(self, name: str, why: str, calls: list[Call]) -> None:

@@ -155,11 +155,15 @@ class SupervisorOpened(NamedTuple):
 
 
 class RepositoryScanned(NamedTuple):
-    """Answer to ScanRepository: one entry per model (see config.repository), or a fault."""
+    """Answer to ScanRepository: one entry per model (see config.repository), or a fault.
+
+    `is_lost`: the fault is that nobody could look, and says nothing of the repository.
+    """
 
     token: int
     models: tuple[Json, ...]
     fault: str | None
+    is_lost: bool = False
 
 
 class RoomWasShort(NamedTuple):

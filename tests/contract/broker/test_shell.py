@@ -24,7 +24,7 @@ from naiad.broker.state import RunDirectoryBusy, StateFile
 from naiad.broker.timer import Timer
 from naiad.broker.transport import Received, Transport, peer_of
 from naiad.protocol.endpoints import Endpoints
-from support.helper_process import helper_pid
+from support.helper_process import helper_of, helper_pid
 
 DEADLINE_S = 10.0
 
@@ -332,7 +332,7 @@ def test_the_helper_scans_rests_and_is_started_again(tmp_path: Path) -> None:
     model = tmp_path / "m"
     (model / "1").mkdir(parents=True)
     (model / "config.pbtxt").write_text('backend: "identity" max_batch_size: 4')
-    helper = RepositoryHelper((str(tmp_path),), {})
+    helper = helper_of(tmp_path)
     helper.ask(ScanRepository(1, None, None))
     helper.rest()  # a question is open: it must not end
     assert helper.descriptor >= 0
@@ -345,7 +345,7 @@ def test_the_helper_scans_rests_and_is_started_again(tmp_path: Path) -> None:
 
 
 def test_a_helper_that_is_killed_answers_all_the_same(tmp_path: Path) -> None:
-    helper = RepositoryHelper((str(tmp_path),), {})
+    helper = helper_of(tmp_path)
     helper.ask(ScanRepository(1, None, None))
     os.kill(helper_pid(), signal.SIGKILL)
     token, fault = wait_for_answers(helper)[0]
@@ -359,7 +359,7 @@ def test_a_helper_that_keeps_dying_is_an_error_and_no_endless_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    helper = RepositoryHelper((str(tmp_path),), {})
+    helper = helper_of(tmp_path)
     helper.ask(ScanRepository(7, None, None))
     assert wait_for_answers(helper) == [(7, "the repository helper keeps dying; see the log")]
     assert RESTARTS_MAX < 10

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
-from naiad.client import Client
+from naiad.client import Client, Unavailable
 from naiad.testing.server import Server, serve
+from support.helper_process import helper_pids
 from support.models import add_echo
+from support.waiting import wait_until
 
 ARRAYS = {"INPUT0": np.arange(16, dtype=np.float32)}
 PIPE_BYTES = 65_536
+LIMIT_SECONDS = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +33,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[Server]:
     explicit = ["--control-mode", "explicit", "--load-model", "echo"]
-    with serve(repository, arguments=explicit) as server:
+    limit = ["--scan-timeout-seconds", f"{LIMIT_SECONDS:g}"]
+    with serve(repository, arguments=[*explicit, *limit]) as server:
         yield server
 
 
@@ -42,3 +48,35 @@ def test_a_configuration_larger_than_a_pipe_reaches_the_helper(client: Client) -
     client.load("other", json.dumps(config) + " " * (14 * PIPE_BYTES))
     assert (client.infer("other", ARRAYS)["OUTPUT0"] == ARRAYS["INPUT0"]).all()
     client.unload("other")
+
+
+@pytest.mark.usefixtures("unharmed")
+def test_a_helper_that_hangs_fails_one_load_at_the_limit_and_nothing_else(
+    client: Client, server: Server
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        lost = threads.submit(client.load, "other")
+        hung = stopped_helper(server)
+        while not lost.done():
+            assert (
+                client.submit("echo", ARRAYS).result(timeout=2)["OUTPUT0"] == ARRAYS["INPUT0"]
+            ).all()
+        with pytest.raises(Unavailable, match=r"within 3 s \(--scan-timeout-seconds\)"):
+            lost.result()
+    wait_until(lambda: not hung.is_running(), "the helper that hung is killed")
+    client.load("other")
+    assert (client.infer("other", ARRAYS)["OUTPUT0"] == ARRAYS["INPUT0"]).all()
+
+
+def stopped_helper(server: Server) -> psutil.Process:
+    """The broker's helper, stopped as soon as there is one: long before it can answer."""
+    found: list[psutil.Process] = []
+
+    def is_stopped() -> bool:
+        found.extend(map(psutil.Process, helper_pids(server.pids["broker"])))
+        for process in found:
+            process.suspend()
+        return bool(found)
+
+    wait_until(is_stopped, "the broker starts a helper")
+    return found[0]
