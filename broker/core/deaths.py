@@ -22,6 +22,7 @@ from naiad.broker.core.models import UNLOADED, ModelState, ModelVersion
 from naiad.broker.core.world import World
 from naiad.protocol.errors import Code, RequestError, Unavailable
 
+LOST: Final = "it was killed and does not die"
 DEATHS_ALONE_MAX: Final = 2
 """A request that was executing alone at this many deaths is the cause of them."""
 
@@ -95,6 +96,41 @@ class Deaths:
             instance.move(InstanceState.FATAL)
             self._endings.fail_version(instance.model, reason)
         self._fleet.want()
+
+    def lost(self, slot: Slot) -> None:
+        """A killed worker that does not die (the kernel waits for a disk or a device): its requests
+        end, nobody may use their memory before it is dead, and another worker gets its instance."""
+        world = self._world
+        world.counters.worker_deaths[LOST] += 1
+        world.log("error", f"worker {slot.name} pid {slot.pid} is LOST: {LOST}")
+        batches = [*slot.batches(), *slot.held.values()]
+        for job in [job for batch in batches for job in batch.jobs if job is not None]:
+            if job.state is JobState.EARLY:
+                job.model.queue.level(job.level).early -= 1
+                if job.deadline_ns:
+                    world.deadlines.discard(job)
+            if job.state is not JobState.ANSWERED:
+                self._answers.abandon(job, _died(job, LOST))
+        instance = slot.instance
+        if instance is not None:
+            slot.instance = instance.slot = None
+            if slot.current is not None:
+                instance.model.executing -= len(slot.current.jobs)
+            self._replace_lost(instance)
+        self._loading.assign()
+        self._fleet.want()
+        world.actions.append(SaveState())
+
+    def _replace_lost(self, instance: Instance) -> None:
+        model = instance.model
+        is_left = model.state is ModelState.UNLOADING and not len(model.queue)
+        if instance.state is InstanceState.DRAINING or is_left:
+            self._fleet.exit(instance)
+            self._endings.check_retired()
+        elif instance.state not in (InstanceState.FATAL, InstanceState.EXITED):
+            instance.move(InstanceState.LOST)
+            self._restart(instance, LOST, counts=False)
+        self._world.wake(model)
 
     # --- jobs --------------------------------------------------------------------------
 
@@ -228,7 +264,7 @@ def _truncated(job: Job) -> RequestError:
 
 def _died(job: Job, reason: str) -> Unavailable:
     return Unavailable(
-        f"the worker of '{job.model.name}' died while it executed this request ({reason}), and the"
+        f"the worker of '{job.model.name}' ended while it executed this request ({reason}), and the"
         " request may not be run twice",
         code=Code.WORKER_DIED,
     )

@@ -13,7 +13,8 @@ from typing import Final
 from naiad.broker.core.answers import Answers, not_ready_error
 from naiad.broker.core.batcher import choose
 from naiad.broker.core.deadlines import NEVER_NS
-from naiad.broker.core.events import KillSlot, SendBatch
+from naiad.broker.core.events import SendBatch
+from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import InstanceState, Slot
 from naiad.broker.core.job import Batch, Job, JobState
 from naiad.broker.core.models import ModelVersion
@@ -30,9 +31,10 @@ EARLY_MARGIN_NS: Final = 20_000
 class Dispatch:
     """Decides which worker gets what."""
 
-    def __init__(self, world: World, answers: Answers) -> None:
+    def __init__(self, world: World, answers: Answers, fleet: Fleet) -> None:
         self._world = world
         self._answers = answers
+        self._fleet = fleet
 
     def schedule(self) -> None:
         """Look at every model that something happened to."""
@@ -159,7 +161,7 @@ class Dispatch:
             return
         reason = f"an execution took longer than naiad.execution_timeout_ms = {limit_ms} ms"
         self._world.log("error", f"worker {slot.name} pid {slot.pid}: {reason}")
-        self._world.actions.append(KillSlot(slot.key, reason))
+        self._fleet.fence(slot, reason)
 
     # --- back ------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class Drain:
         self._withdrawal = withdrawal
         self._fleet = fleet
         self._recovery = recovery
+        self._is_overdue = False
         self.has_quit = False
 
     def begin(self, until_ns: int) -> None:
@@ -67,26 +68,39 @@ class Drain:
         for slot in list(world.slots.values()):
             if not slot.stopping:
                 self._fleet.stop_slot(slot, brief=slot.is_occupied)
-        if not world.slots:
-            self.has_quit = True
-            world.actions.append(SaveState())
-            world.actions.append(Quit(0))
+        if all(slot.is_lost for slot in world.slots.values()):
+            self._end(1 if world.slots or self._is_overdue else 0)
 
     def _overdue(self) -> None:
+        """Kill who still works. Their requests end with the proof of their deaths, not before:
+        until then they may write to memory that the client would use again."""
         if self.has_quit:
             return
         world = self._world
         world.log("error", "the drain time is over: requests in flight are given up")
-        for session in world.sessions.values():
+        self._is_overdue = True
+        self._fail_queued()
+        for slot in world.slots.values():
+            self._fleet.kill(slot, "the drain time is over")
+        world.at(world.now_ns + world.limits.drain_kill_ns, self._give_up)
+
+    def _give_up(self) -> None:
+        """Somebody does not die; what it has is told to nobody."""
+        if not self.has_quit:
+            self._fail_queued()
+            self._end(1)
+
+    def _fail_queued(self) -> None:
+        for session in self._world.sessions.values():
             for job in list(session.jobs.values()):
                 if job.state is JobState.QUEUED:
                     self._withdrawal.unqueue(job)
-                self._answers.fail(job, _stopping())
-        for slot in world.slots.values():
-            self._fleet.kill(slot, "the drain time is over")
+                    self._answers.fail(job, _stopping())
+
+    def _end(self, code: int) -> None:
         self.has_quit = True
-        world.actions.append(SaveState())
-        world.actions.append(Quit(1))
+        self._world.actions.append(SaveState())
+        self._world.actions.append(Quit(code))
 
 
 def _stopping() -> Unavailable:

@@ -106,9 +106,13 @@ class SlotOpened(NamedTuple):
 
 
 class SlotSilent(NamedTuple):
-    """Heartbeats stopped or the connection closed; the shell is fencing the process."""
+    """Heartbeats stopped or the connection closed; the shell is fencing the process.
+
+    `is_killed`: by SIGKILL already. Else it is unloading, and may take its time.
+    """
 
     slot: int
+    is_killed: bool
 
 
 class SlotDied(NamedTuple):

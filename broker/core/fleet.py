@@ -6,6 +6,8 @@ its death means, is decided elsewhere (see loading and deaths).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from naiad.broker.core.events import KillSlot, TellSlot, TellSupervisor
 from naiad.broker.core.instances import Instance, InstanceState, Slot
 from naiad.broker.core.world import World
@@ -18,6 +20,8 @@ class Fleet:
     def __init__(self, world: World) -> None:
         self._world = world
         self._wanted: dict[str, m.Want] = {}
+        self.when_lost: Callable[[Slot], None]
+        """Called with a worker that was killed and does not die."""
 
     def want(self, again: bool = False) -> None:
         """Tell the supervisor how many slots each device needs, if that changed."""
@@ -28,6 +32,9 @@ class Fleet:
             if instance.state not in (InstanceState.EXITED, InstanceState.FATAL):
                 counts[instance.device] += 1
                 preload[instance.model.config.backend] = None
+        for slot in self._world.slots.values():
+            if slot.is_lost:  # a process that the supervisor counts, and nobody can use
+                counts[slot.device] = counts.get(slot.device, 0) + 1
         for device, count in counts.items():
             # Fewer is never an order to end one: while draining nobody is replaced.
             slots = 0 if self._world.draining else count + self._world.limits.spares
@@ -36,9 +43,11 @@ class Fleet:
                 self._wanted[device] = wanted
                 self._world.actions.append(TellSupervisor(wanted))
 
-    def silent(self, slot: Slot) -> None:
+    def silent(self, slot: Slot, *, is_killed: bool) -> None:
         """The worker does not answer: give it nothing more until it is proven dead."""
         slot.silent = True
+        if is_killed:
+            self._expect_death(slot)
         if slot.instance is not None and slot in slot.instance.model.idle:
             slot.instance.model.idle.remove(slot)
 
@@ -59,8 +68,25 @@ class Fleet:
         self._world.at(self._world.now_ns + grace_ns, overdue)
 
     def kill(self, slot: Slot, reason: str) -> None:
+        """End a worker that nobody needs."""
         slot.stopping = True
+        self.fence(slot, reason)
+
+    def fence(self, slot: Slot, reason: str) -> None:
+        """SIGKILL; until the worker is proven dead nothing it has is given to anybody."""
+        self.silent(slot, is_killed=True)
         self._world.actions.append(KillSlot(slot.key, reason))
+
+    def _expect_death(self, slot: Slot) -> None:
+        key = slot.key
+
+        def look() -> None:
+            late = self._world.slots.get(key)
+            if late is not None and not late.is_lost:
+                late.is_lost = True
+                self.when_lost(late)
+
+        self._world.at(self._world.now_ns + self._world.limits.kill_ns, look)
 
     def exit(self, instance: Instance) -> None:
         """An instance that nobody wants has no process any more."""

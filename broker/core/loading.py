@@ -104,7 +104,6 @@ class Loading:
         self._world.wake(model)
         self._world.actions.append(SaveState())
         if model.state is ModelState.LOADING:
-            model.attempts = 0
             model.move(ModelState.READY)
             self._world.forget_lookups()
         self._settled(model)

@@ -276,6 +276,7 @@ class Recovery:
                 slot.held[held.id] = batch
             elif slot.current is None:
                 slot.current = batch
+                self._dispatch.predict(slot, batch, self._world.now_ns)
             elif slot.early is None:
                 slot.early = batch
 

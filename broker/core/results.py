@@ -51,6 +51,8 @@ class Results:
             self._world.counters.protocol_errors += 1
             return
         slot.acknowledged = batch.id
+        if results.splits:
+            self._world.counters.reexecutions["split_batch"] += results.splits
         instance = slot.instance
         assert instance is not None
         model = instance.model
@@ -60,6 +62,7 @@ class Results:
         else:
             self._answer(slot, model, batch, results, frames)
         model.consecutive_deaths = 0
+        model.attempts = 0
         instance.deaths = 0
         self.free(slot)
 

@@ -64,11 +64,11 @@ class Scheduler:
             incarnation=incarnation, server=server, first_number=first_number, limits=limits
         )
         self._answers = Answers(self.world)
-        self._dispatch = Dispatch(self.world, self._answers)
+        self._fleet = Fleet(self.world)
+        self._dispatch = Dispatch(self.world, self._answers, self._fleet)
         self._results = Results(self.world, self._answers, self._dispatch)
         self._withdrawal = Withdrawal(self.world, self._answers)
         self._admission = Admission(self.world, self._answers, self._dispatch)
-        self._fleet = Fleet(self.world)
         self._endings = Endings(self.world, self._withdrawal, self._fleet, self._settled)
         self._loading = Loading(self.world, self._fleet, self._endings, self._settled)
         self._catalog = Catalog(
@@ -89,6 +89,7 @@ class Scheduler:
         deaths = Deaths(
             self.world, self._answers, self._dispatch, self._fleet, self._endings, self._loading
         )
+        self._fleet.when_lost = deaths.lost
         self._workers = WorkerEvents(
             self.world, self._results, self._fleet, self._loading, deaths, self._recovery
         )

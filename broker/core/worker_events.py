@@ -56,7 +56,7 @@ class WorkerEvents:
     def slot_silent(self, event: e.SlotSilent) -> None:
         slot = self._world.slots.get(event.slot)
         if slot is not None:
-            self._fleet.silent(slot)
+            self._fleet.silent(slot, is_killed=event.is_killed)
 
     def slot_died(self, event: e.SlotDied) -> None:
         self._recovery.heard(event.slot)
@@ -89,7 +89,7 @@ class WorkerEvents:
 
     def batch_finished(self, event: e.BatchFinished) -> None:
         slot = self._world.slots.get(event.slot)
-        if slot is not None:
+        if slot is not None and not slot.is_lost:
             self._results.finished(slot, event.results, event.frames)
 
     def room_was_short(self, event: e.RoomWasShort) -> None:

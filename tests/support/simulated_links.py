@@ -199,7 +199,7 @@ class WorkerLinks:
 
         def overdue() -> None:
             if worker.is_alive and worker.key not in self._open:
-                server.tell(e.SlotSilent(worker.key))
+                server.tell(e.SlotSilent(worker.key, is_killed=True))
                 self._signal(worker, "killed: it stopped answering")
 
         server.in_this_life(SUSPICION_NS, overdue)
