@@ -19,7 +19,6 @@ PREFIX: Final = "/naiad."
 WORKER_ROLE: Final = "worker"
 """Who a worker's output arenas belong to; clients and gateways choose other roles."""
 SERVER_CHARS_MAX: Final = 48
-ROLE_CHARS_MAX: Final = 16
 RANDOM_BYTES: Final = 8
 KEY_CHARS_MAX: Final = 255
 """A leading slash and a file name of /dev/shm; Linux allows 255 bytes for the name alone."""
