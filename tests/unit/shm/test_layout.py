@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.protocol.errors import Code, RequestError
+from naiad.protocol.messages import OutputRequest, Place, Tensor
 from naiad.shm.layout import (
     KEY_CHARS_MAX,
     RANDOM_BYTES,
@@ -15,6 +16,7 @@ from naiad.shm.layout import (
     aligned_up,
     checked_key,
     checked_range,
+    is_written_over,
     parse_segment_name,
     power_of_two_up,
     range_fits,
@@ -144,3 +146,27 @@ def test_rounding(value: int) -> None:
     assert power & (power - 1) == 0
     assert power >= max(value, 1)
     assert power == 1 or power // 2 < value
+
+
+@pytest.mark.parametrize(
+    ("place", "region", "offset", "size", "expected"),
+    [
+        (Place.REGION, 3, 100, 50, True),
+        (Place.REGION, 3, 149, 1, True),
+        (Place.REGION, 3, 0, 101, True),
+        (Place.REGION, 3, 0, 1000, True),
+        (Place.REGION, 3, 0, 100, False),
+        (Place.REGION, 3, 150, 10, False),
+        (Place.REGION, 4, 100, 50, False),
+        (Place.INLINE, 3, 100, 50, False),
+    ],
+)
+def test_outputs_over_inputs(
+    place: Place, region: int, offset: int, size: int, expected: bool
+) -> None:
+    inline = Tensor("A", "UINT8", (50,), Place.INLINE, 3, 100, 50)
+    shared = Tensor("B", "UINT8", (50,), Place.REGION, 3, 100, 50)
+    wanted = OutputRequest("C", place, region, offset, size)
+    assert is_written_over((inline, shared), (OutputRequest("D", Place.INLINE), wanted)) is expected
+    assert not is_written_over((inline,), (wanted,))
+    assert not is_written_over((shared,), ())
