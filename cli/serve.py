@@ -13,6 +13,7 @@ from naiad.cli.cleanup import cleanup, forget_state
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.log import LogWriter
+from naiad.cli.server_options import missing_gpu_option
 from naiad.cli.startup import Status, failed_models
 from naiad.cli.supervisor import Plan, Supervisor
 from naiad.cli.tables import table
@@ -39,12 +40,7 @@ DRAIN_SECONDS: Final = 30.0
 @click.option("--load-model", multiple=True, metavar="MODEL", help="With explicit; repeatable.")
 @click.option("--log-file", metavar="FILE", help="Log there, not to stderr; reopened on SIGHUP.")
 @click.option("--exit-on-error", is_flag=True, help="Stop when a model does not load.")
-@click.option(
-    "--on-missing-gpu",
-    type=click.Choice(["fail", "cpu"]),
-    default="fail",
-    help="What becomes of models for a GPU where there is none; default: fail.",
-)
+@missing_gpu_option
 @click.option(
     "--spares",
     type=click.IntRange(0, 16),
