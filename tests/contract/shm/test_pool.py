@@ -12,7 +12,7 @@ import pytest
 
 from naiad.protocol.errors import Code, InternalError, Unavailable
 from naiad.protocol.messages import BatchRequest, Region
-from naiad.shm.janitor import remove_dead
+from naiad.shm.janitor import Janitor
 from naiad.shm.mappings import Mappings
 from naiad.shm.objects import is_same
 from naiad.shm.output_arena import OutputArena, worker_region_id
@@ -22,6 +22,7 @@ from naiad.shm.tensor import array_over
 from support.heap_segment import HeapOf
 
 MIB = 1 << 20
+WHOLE_DIRECTORY = 1 << 20
 MakePool = Callable[..., Pool]
 
 
@@ -332,7 +333,8 @@ def test_a_workers_end_leaves_what_is_leased(
     assert segments() == [kept.key]
     with Mapping.open(kept, writable=False) as late_client:
         assert bytes(late_client.slice(read.offset, 4)) == b"kept"
-    assert remove_dead(kept), "unlocked, although this process still has a view of it"
+    swept = Janitor(server, min_age_s=0).sweep(entries_max=WHOLE_DIRECTORY)
+    assert swept.removed == (kept.key,), "unlocked, although this process still has a view of it"
 
 
 def test_idle_memory_is_given_back_in_time(make_pool: MakePool) -> None:
