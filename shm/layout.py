@@ -100,11 +100,6 @@ def checked_key(key: str, *, foreign: bool) -> str:
     return f"/{name}"
 
 
-def range_fits(offset: int, size: int, limit: int) -> bool:
-    """Whether `size` bytes at `offset` lie inside `limit` bytes; as Triton, offset < limit."""
-    return 0 <= offset < limit and 0 <= size <= limit - offset
-
-
 def checked_range(offset: int, size: int, limit: int, region: str | int = "") -> None:
     """Refuse `size` bytes at `offset` of a region of `limit` bytes unless they lie inside it.
 

@@ -110,17 +110,6 @@ def test_releasing_twice_is_an_error(make_pool: MakePool) -> None:
     assert pool.counters().used_bytes == 64
 
 
-def test_a_quarantined_loan_is_kept_until_its_release(make_pool: MakePool) -> None:
-    pool = make_pool(MIB)
-    loan = taken(pool, MIB)
-    pool.quarantine(loan)
-    assert pool.counters().quarantined_bytes == MIB
-    assert pool.allocate(10) is None
-    loan.release()
-    assert pool.counters().quarantined_bytes == 0
-    assert taken(pool, 10).size == 10
-
-
 def test_the_limit_means_inline_with_one_warning(
     make_pool: MakePool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,15 +163,6 @@ def test_a_view_outlives_the_pool(make_pool: MakePool) -> None:
     loan.release()
     assert pool.allocate(5) is None, "a closed pool lends nothing"
     assert pool.counters().total_bytes == 0
-
-
-def test_reserving_saves_the_first_request_the_wait(make_pool: MakePool) -> None:
-    pool = make_pool()
-    assert pool.reserve(3 * MIB)
-    assert not pool.reserve(1 << 40)
-    assert pool.counters().total_bytes == 4 * MIB
-    taken(pool, 3 * MIB)
-    assert pool.counters().segments_created == 1
 
 
 def test_threads_and_finalizers_share_a_pool(make_pool: MakePool) -> None:
