@@ -107,7 +107,11 @@ class Scheduler:
         self._drain = Drain(
             self.world, self._answers, self._withdrawal, self._fleet, self._recovery
         )
-        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+        self._handlers = self._table()
+
+    def _table(self) -> dict[type[Any], Callable[[Any], None]]:
+        """Who takes which event: the parts' own methods, nothing is called in between."""
+        return {
             e.RequestsArrived: self._clients.requests_arrived,
             e.BatchFinished: self._workers.batch_finished,
             e.SessionOpened: self._clients.session_opened,
