@@ -121,14 +121,16 @@ class Memory:
             for request_id in (*(lease[1] for lease in session.leases), *session.jobs)
         }
         held.update(self._results.orphans)
-        for batch in slot.held.values():
+        for batch in (*slot.batches(), *slot.held.values()):
             held.update(batch.keys)  # its results are on their way
         gone = []
         for lease in leases:
             session = self._world.sessions.get(lease[0])
+            if lease in held:
+                continue
             if session is not None and not session.is_heard:
                 session.leases[UNKNOWN_ARENA, lease[1]] = slot.key
-            elif lease not in held:
+            else:
                 gone.append(lease)
         if gone:
             self._world.actions.append(TellSlot(slot.key, m.Return(tuple(gone)), []))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from naiad.broker.core import events as e
 from naiad.protocol import messages as m
 from support.simulated_bench import CLIENT, OTHER, Bench, S, config
@@ -139,3 +141,43 @@ def test_the_next_broker_but_one_knows_of_them_too() -> None:
     third.do(e.SlotOpened(slot, hello, slot))
     third.wait(60 * S)
     assert returned(third, slot) == []
+
+
+def held_by_worker(bench: Bench, slot: int, batch: int, *, finished: bool) -> m.SlotHello:
+    held = m.HeldBatch(batch, ((CLIENT, 1),), finished)
+    return bench.hello(
+        slot, incarnation=7, instance=bench.world.models["m"].versions[1].instances[0].id,
+        model="m", version=1, held=(held,), arenas=(ARENA,), leases=((CLIENT, 1),),
+    )  # fmt: skip
+
+
+def answered_from_the_arena(bench: Bench, slot: int, batch: int) -> None:
+    output = m.Tensor("Y", "UINT8", (4,), int(m.Place.LEASE), ARENA.id, 0, 4)
+    results = m.Results(batch, (m.BatchResult(None, (output,)),), m.Durations(0, 1, 0), 0, (ARENA,))
+    bench.do(e.BatchFinished(slot, results, []))
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("borrowed_before", [True, False])
+def test_an_answer_nobody_has_had_yet_stays_when_its_worker_says_hello_twice(
+    finished: bool, borrowed_before: bool
+) -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    if borrowed_before:
+        lent(bench, slot, 9)
+        bench.do(e.LeasesReleased(CLIENT, ((ARENA.id, 9),)))
+    bench.ask(1)
+    (batch,) = [one.id for one in bench.batches[slot]]
+    bench = bench.restarted()
+    bench.do(e.SlotOpened(slot, held_by_worker(bench, slot, batch, finished=finished), slot))
+    bench.loaded(slot)
+    if finished:
+        answered_from_the_arena(bench, slot, batch)
+    bench.wait(S)
+    bench.do(e.SlotOpened(slot, held_by_worker(bench, slot, batch, finished=True), slot))
+    answered_from_the_arena(bench, slot, batch)
+    bench.client()
+    bench.ask(1, attempt=2)
+    assert bench.is_answered(1)
+    assert returned(bench, slot) == []
