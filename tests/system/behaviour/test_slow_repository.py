@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,9 @@ from support.waiting import wait_until
 
 ARRAYS = {"INPUT0": np.arange(16, dtype=np.float32)}
 PIPE_BYTES = 65_536
-LIMIT_SECONDS = 3.0
+PAUSE_SECONDS = 0.05
+LIMIT_SECONDS = 10.0
+"""A helper starts in 0.2 s, but machines that run tests are busy."""
 
 
 @pytest.fixture(scope="module")
@@ -54,29 +56,25 @@ def test_a_configuration_larger_than_a_pipe_reaches_the_helper(client: Client) -
 def test_a_helper_that_hangs_fails_one_load_at_the_limit_and_nothing_else(
     client: Client, server: Server
 ) -> None:
+    broker = server.pids["broker"]
+    wait_until(lambda: not helper_pids(broker), "an idle helper has ended")
     with ThreadPoolExecutor(1) as threads:
         lost = threads.submit(client.load, "other")
-        hung = stopped_helper(server)
-        while not lost.done():
-            assert (
-                client.submit("echo", ARRAYS).result(timeout=2)["OUTPUT0"] == ARRAYS["INPUT0"]
-            ).all()
-        with pytest.raises(Unavailable, match=r"within 3 s \(--scan-timeout-seconds\)"):
+        hung = stopped_helper(broker)
+        while not wait([lost], PAUSE_SECONDS).done:
+            answer = client.submit("echo", ARRAYS).result(timeout=2)
+            assert (answer["OUTPUT0"] == ARRAYS["INPUT0"]).all()
+        with pytest.raises(Unavailable, match=r"within 10 s \(--scan-timeout-seconds\)"):
             lost.result()
     wait_until(lambda: not hung.is_running(), "the helper that hung is killed")
     client.load("other")
     assert (client.infer("other", ARRAYS)["OUTPUT0"] == ARRAYS["INPUT0"]).all()
 
 
-def stopped_helper(server: Server) -> psutil.Process:
+def stopped_helper(broker: int) -> psutil.Process:
     """The broker's helper, stopped as soon as there is one: long before it can answer."""
-    found: list[psutil.Process] = []
-
-    def is_stopped() -> bool:
-        found.extend(map(psutil.Process, helper_pids(server.pids["broker"])))
-        for process in found:
-            process.suspend()
-        return bool(found)
-
-    wait_until(is_stopped, "the broker starts a helper")
-    return found[0]
+    wait_until(lambda: helper_pids(broker), "the broker starts a helper")
+    (pid,) = helper_pids(broker)
+    process = psutil.Process(pid)
+    process.suspend()
+    return process
