@@ -17,7 +17,7 @@ from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.sessions import UNKNOWN_ARENA, Session
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
-from naiad.protocol.errors import Code, error_from_wire
+from naiad.protocol.errors import Code, WireError, error_from_wire
 from naiad.protocol.messages import InferAnswer, Place, Region, Tensor
 
 _REGION = int(Place.REGION)
@@ -115,6 +115,8 @@ class Results:
         queue_ns = 0
         outgoing = None
         direct = False
+        failed: list[tuple[Job, WireError]] = []
+        """Answered last: an error may send off the message that is being put together."""
         only = _only_session(batch.jobs)
         if only is not None:
             # One client, and nothing else to tell it: its frames pass through as they came.
@@ -131,7 +133,7 @@ class Results:
                 continue
             error = result.error
             if error is not None:
-                self._answers.fail(job, error_from_wire(error))
+                failed.append((job, error))
                 continue
             job.state = JobState.DONE
             session = job.session
@@ -165,6 +167,8 @@ class Results:
             outgoing.small = [frames[0]]
             outgoing.small_bytes = len(frames[0])
             outgoing.frames = list(frames[1:])
+        for job, error in failed:
+            self._answers.fail(job, error_from_wire(error))
         if done:
             statistics = model.statistics
             statistics.inference_count += rows
