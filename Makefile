@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo serve test check soak clean
+.PHONY: help setup demo serve test check soak bench clean
 
 help:
 	@echo "make demo    set up the example models, serve them, ask each a question, stop   (start here)"
@@ -12,6 +12,7 @@ help:
 	@echo "make test    every check and every test, as CI does it"
 	@echo "make check   ruff, mypy and the import contracts alone"
 	@echo "make soak    the long runs (an hour)"
+	@echo "make bench   the benchmarks that need no other server, to build/benchmarks; ARGS=\"--rounds 3\""
 	@echo "make setup   only create .venv with all that the others need"
 	@echo "make clean   remove .venv and every cache"
 
@@ -37,6 +38,12 @@ soak:
 	@scripts/setup dev
 	@.venv/bin/python scripts/setup_models.py
 	@.venv/bin/python -m pytest -m soak
+
+# Those beside other servers need to be told where these are: python -m benchmarks.all --help
+bench:
+	@scripts/setup dev
+	@.venv/bin/python scripts/setup_models.py
+	@.venv/bin/python -m benchmarks.all --out build/benchmarks --only core,cpu,delays,late,sizes $(ARGS)
 
 clean:
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info

@@ -26,7 +26,7 @@ from naiad.broker.state import RunDirectoryBusy, StateFile
 from naiad.broker.transport import Transport
 from naiad.broker.workers import Workers
 from naiad.config.resources import usable_cores
-from naiad.config.settings import ALL_MODELS, Settings, default_run_dir
+from naiad.config.settings import ALL_MODELS, SCAN_TIMEOUT_SECONDS, Settings, default_run_dir
 from naiad.protocol.endpoints import Endpoints
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -108,7 +108,9 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile) -> int:
     )
     scheduler.world.about = {"pid": os.getpid(), "started": int(time.time())}
     repository = RepositoryHelper(
-        settings.repositories, {"on_missing_gpu": settings.on_missing_gpu}
+        settings.repositories,
+        {"on_missing_gpu": settings.on_missing_gpu},
+        limit_seconds=settings.scan_timeout_seconds,
     )
     loop = Loop(
         scheduler,
@@ -166,6 +168,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         control_mode=options.control_mode,
         load_models=tuple(options.load_model),
         drain_seconds=options.drain_seconds,
+        scan_timeout_seconds=options.scan_timeout_seconds,
         spare_workers_count=options.spares,
         on_missing_gpu=options.on_missing_gpu,
     )
@@ -181,6 +184,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--control-mode", default="none", help="none or explicit")
     parser.add_argument("--load-model", action="append", default=[], help="may be repeated")
     parser.add_argument("--drain-seconds", type=float, default=30.0)
+    parser.add_argument(
+        "--scan-timeout-seconds",
+        type=float,
+        default=SCAN_TIMEOUT_SECONDS,
+        help="for reading the model repository, once",
+    )
     parser.add_argument("--spares", type=int, default=1, help="warm empty workers per device")
     parser.add_argument("--on-missing-gpu", default="fail", choices=("fail", "cpu"))
     parser.add_argument("--die-with-parent", type=int, default=0, metavar="PID")

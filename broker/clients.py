@@ -10,11 +10,11 @@ import json
 import os
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 from naiad.broker.core import events as e
 from naiad.broker.core.world import NamedRegion
-from naiad.broker.liveness import Liveness
+from naiad.broker.liveness import Liveness, open_same, start_time
 from naiad.broker.log import Log
 from naiad.broker.transport import Received, Transport, peer_of
 from naiad.protocol import messages as m
@@ -43,6 +43,8 @@ class Clients:
         self._peer_at: dict[int, bytes] = {}
         """By connection descriptor: how a DISCONNECTED finds its peer. (Not its session, which may
         have moved to a new connection before the old one was seen to end.)"""
+        self._started: dict[int, int] = {}
+        """When the processes of sessions that the state file names were started."""
         self._faults = 0
         self._was_full = False
         self._late: list[e.Event] = []
@@ -122,6 +124,32 @@ class Clients:
         self._peer_at[descriptor] = received.peer
         self._liveness.watch(session, is_slot=False, pid=peer.pid, pidfd=peer.pidfd)
         events.append(e.SessionOpened(session, hello.role, peer.pid, hello.leases))
+
+    # --- over restarts -------------------------------------------------------------------------
+
+    def complete_sessions(self, sessions: list[dict[str, Any]]) -> None:
+        """Add to the scheduler's sessions what proves a process to be the same one later."""
+        self._started = {
+            entry["session"]: self._started.get(entry["session"]) or start_time(entry["pid"])
+            for entry in sessions
+        }
+        for entry in sessions:
+            entry["started"] = self._started[entry["session"]]
+
+    def expect(self, saved: dict[str, Any]) -> list[e.Event]:
+        """Watch clients of an earlier broker that may read leased memory; the dead are told."""
+        events: list[e.Event] = []
+        for entry in saved.get("sessions", ()):
+            key, pid = entry["session"], entry["pid"]
+            pidfd = open_same(pid, entry["started"])
+            if pidfd is None:
+                events.append(e.SessionEnded(key))
+            else:
+                self._started[key] = entry["started"]
+                self._liveness.watch(key, is_slot=False, pid=pid, pidfd=pidfd)
+        return events
+
+    # --- the gone ------------------------------------------------------------------------------
 
     def disconnected(self) -> list[e.Event]:
         events: list[e.Event] = []

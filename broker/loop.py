@@ -67,6 +67,7 @@ class Loop:
         self._signals = Signals()
         self._poller = zmq.Poller()
         self._helper_descriptor = -1
+        self._helper_descriptor_to_flush = -1
         self._exit_code: int | None = None
         self._must_save = False
         self._events_since_collection = 0
@@ -104,7 +105,7 @@ class Loop:
             self._poller.register(source, zmq.POLLIN)
         self._perform(self._scheduler.start(names, saved, time.monotonic_ns()))
         if saved is not None:
-            self._handle(self._workers.expect(saved))
+            self._handle([*self._clients.expect(saved), *self._workers.expect(saved)])
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -119,6 +120,7 @@ class Loop:
         ready = self._wait()
         events: list[e.Event] = []
         is_somebody_gone = False
+        is_helper_silent = True
         for source in ready:
             if source is self._workers.transport.socket:
                 events += self._workers.drain()
@@ -130,8 +132,13 @@ class Loop:
                 events += self._heed_signals()
             elif source == self._helper_descriptor:
                 events += self._repository.answers()
+                is_helper_silent = False
+            elif source == self._helper_descriptor_to_flush:
+                self._repository.flush()
             else:
                 is_somebody_gone = True
+        if is_helper_silent and self._repository.deadline_ns != NEVER_NS:
+            events += self._repository.overdue(time.monotonic_ns())
         # Deaths after messages: a worker's last results count although it is dead now.
         if is_somebody_gone:
             events += self._note_the_gone()
@@ -149,9 +156,8 @@ class Loop:
         return events
 
     def _wait(self) -> list[Any]:
-        if self._repository.descriptor != self._helper_descriptor:
-            self._watch_helper()
-        deadline_ns = self._scheduler.deadline_ns()
+        self._watch_helper()
+        deadline_ns = min(self._scheduler.deadline_ns(), self._repository.deadline_ns)
         if self._workers.has_suspects:
             deadline_ns = min(deadline_ns, self._workers.deadline_ns())
         if deadline_ns != NEVER_NS:
@@ -181,11 +187,18 @@ class Loop:
             )
 
     def _watch_helper(self) -> None:
-        if self._helper_descriptor >= 0:
-            self._poller.unregister(self._helper_descriptor)
-        self._helper_descriptor = self._repository.descriptor
-        if self._helper_descriptor >= 0:
-            self._poller.register(self._helper_descriptor, zmq.POLLIN)
+        """Poll the helper's pipes of now. Both old ones go first: numbers are used again."""
+        reading, writing = self._repository.descriptor, self._repository.descriptor_to_flush
+        if (reading, writing) == (self._helper_descriptor, self._helper_descriptor_to_flush):
+            return
+        for old in (self._helper_descriptor, self._helper_descriptor_to_flush):
+            if old >= 0:
+                self._poller.unregister(old)
+        if reading >= 0:
+            self._poller.register(reading, zmq.POLLIN)
+        if writing >= 0:
+            self._poller.register(writing, zmq.POLLOUT)
+        self._helper_descriptor, self._helper_descriptor_to_flush = reading, writing
 
     def _handle(self, events: list[e.Event]) -> None:
         now_ns = time.monotonic_ns()
@@ -210,6 +223,9 @@ class Loop:
         for action in actions:
             performers[type(action)](action)
         late = self._clients.take_late_events()
+        if self._repository.refused:
+            late += self._repository.refused
+            self._repository.refused = []
         if late:
             self._handle(late)
 
@@ -224,6 +240,7 @@ class Loop:
     def _save(self) -> None:
         snapshot = self._scheduler.snapshot()
         self._workers.complete_ledger(snapshot["slots"])
+        self._clients.complete_sessions(snapshot["sessions"])
         snapshot["incarnation"] = self._scheduler.world.incarnation
         try:
             self._state.save(snapshot)

@@ -1,32 +1,65 @@
-"""The repository helper as a child process: questions go to its stdin, answers come by stdout."""
+"""The repository helper as a child process: questions go to its stdin, answers come by stdout.
+
+Never waits for it. The helper has one question at a time; what its pipe does not take at once is
+kept, no more than that one question, and the loop calls `flush` when the pipe takes more. The
+others wait here, bounded by broker.core.catalog. A helper that takes longer than the limit for its
+question is killed; the loop calls `overdue` when `deadline_ns` has come.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from typing import Any, Final
 
+from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.events import RepositoryScanned, ScanRepository
 from naiad.config.frames import FrameReader, pack_frame
 from naiad.protocol.errors import ProtocolError
 
 READ_BYTES: Final = 1 << 16
 RESTARTS_MAX: Final = 3
+UNENDED_MAX: Final = 8
+"""Killed helpers that have not ended, because the kernel holds them in a dead file system. With so
+many of them no other is started."""
+END_SECONDS_MAX: Final = 1.0
+SECOND_NS: Final = 1_000_000_000
+_NOTHING: Final = memoryview(b"")
 
 
 class RepositoryHelper:
-    """Started at the first question, restarted if it dies; it ends with us."""
+    """Started at the first question, restarted if it dies; it ends with us.
 
-    def __init__(self, repositories: tuple[str, ...], surroundings: dict[str, Any]) -> None:
+    `limit_seconds`: how long one question may take, with the helper's start and its restarts.
+    """
+
+    def __init__(
+        self,
+        repositories: tuple[str, ...],
+        surroundings: dict[str, Any],
+        *,
+        limit_seconds: float,
+    ) -> None:
         self._repositories = repositories
         self._surroundings = surroundings
+        self._limit_seconds = limit_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._reader = FrameReader()
         self._asked: dict[int, ScanRepository] = {}
         """Unanswered questions, in order. The helper has the first of them, if any."""
         self._sent: int | None = None
+        self._unwritten = _NOTHING
+        """What the helper's stdin has not taken yet of the question that was sent."""
+        self._timed: int | None = None
+        """The question that the time runs for, also while its helper is started again."""
+        self._deadline_ns = NEVER_NS
         self._restarts = 0
+        self._unended: list[subprocess.Popen[bytes]] = []
+        self.refused: list[RepositoryScanned] = []
+        """Answers to questions that no helper could be started for; the loop takes them."""
 
     @property
     def descriptor(self) -> int:
@@ -34,52 +67,84 @@ class RepositoryHelper:
         process = self._process
         return -1 if process is None or process.stdout is None else process.stdout.fileno()
 
+    @property
+    def descriptor_to_flush(self) -> int:
+        """Writable when `flush` can go on; -1 while nothing is left to be written."""
+        process = self._process
+        if process is None or process.stdin is None or not self._unwritten:
+            return -1
+        return process.stdin.fileno()
+
+    @property
+    def deadline_ns(self) -> int:
+        """When `overdue` is to be called; monotonic."""
+        return NEVER_NS if self._sent is None else self._deadline_ns
+
     def ask(self, question: ScanRepository) -> None:
-        """Send a question; `answers` gives its answer later."""
+        """Send a question; `answers`, `overdue` or `refused` gives its answer later."""
         self._asked[question.token] = question
-        if self._process is None:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The next question to the helper, which is started if need be."""
+        if self._asked and self._process is None:
+            self._reap()
+            if len(self._unended) >= UNENDED_MAX:
+                fault = (
+                    f"{UNENDED_MAX} repository helpers were killed and have not ended: is the file"
+                    " system of the model repository dead?"
+                )
+                self.refused += self._give_up(fault)
+                return
             self._start()
         self._send_next()
 
     def _send_next(self) -> None:
-        """One question at a time: a helper that waits for it reads it at once, while one that is
-        busy (or hangs in a dead file system) would let the pipe fill up and the broker wait."""
+        """One question at a time, so that there is never more than one in the buffer."""
         if self._sent is None and self._asked:
             self._sent, question = next(iter(self._asked.items()))
-            self._send(question)
+            if self._sent != self._timed:
+                self._timed = self._sent
+                self._deadline_ns = time.monotonic_ns() + int(self._limit_seconds * SECOND_NS)
+            self._unwritten = memoryview(self._packed(question))
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what the helper takes now."""
+        descriptor = self.descriptor_to_flush
+        try:
+            while self._unwritten:
+                count = os.write(descriptor, self._unwritten)
+                self._unwritten = self._unwritten[count:]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._unwritten = _NOTHING  # its end shows on stdout next: the question is asked again
 
     def _start(self) -> None:
         self._reader = FrameReader()
-        self._sent = None
         self._process = subprocess.Popen(
             [sys.executable, "-m", "naiad.config.helper"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
         )
-
-    def _send(self, question: ScanRepository) -> None:
-        request: dict[str, Any] = {"id": question.token, **self._surroundings}
-        if question.override is not None and question.names:
-            name = question.names[0]
-            places = [os.path.join(path, name) for path in self._repositories]
-            directory = next((path for path in places if os.path.isdir(path)), None)
-            if directory is not None:
-                request |= {
-                    "op": "override",
-                    "name": name,
-                    "directory": directory,
-                    "config_json": question.override,
-                }
-        if "op" not in request:
-            names = None if question.names is None else list(question.names)
-            request |= {"op": "scan", "repositories": list(self._repositories), "names": names}
-        assert self._process is not None
         assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(pack_frame(request))
-        except BrokenPipeError:
-            return  # its end shows on stdout next, and the question is asked again
+        os.set_blocking(self._process.stdin.fileno(), False)
+
+    def _packed(self, question: ScanRepository) -> bytes:
+        request: dict[str, Any] = {
+            "id": question.token,
+            "repositories": list(self._repositories),
+            **self._surroundings,
+        }
+        if question.override is not None and question.names:
+            name, text = question.names[0], question.override
+            request |= {"op": "override", "name": name, "config_json": text}
+        else:
+            names = None if question.names is None else list(question.names)
+            request |= {"op": "scan", "names": names}
+        return pack_frame(request)
 
     def answers(self) -> list[RepositoryScanned]:
         """What has arrived. A helper that died is started again, with the open questions."""
@@ -91,7 +156,6 @@ class RepositoryHelper:
         try:
             found = [self._answer(reply) for reply in self._reader.feed(data)]
         except ProtocolError:
-            self._process.kill()
             return self._died()
         self._send_next()
         return found
@@ -104,8 +168,6 @@ class RepositoryHelper:
         if "error" in reply:
             return RepositoryScanned(token, (), str(reply["error"][1]))
         result = reply["result"]
-        if "models" not in result:
-            return RepositoryScanned(token, (result,), None)
         entries = list(result["models"])
         faults = [str(fault["message"]) for fault in result["faults"]]
         entries += [
@@ -114,29 +176,59 @@ class RepositoryHelper:
         ]
         return RepositoryScanned(token, tuple(entries), "; ".join(faults) or None)
 
+    def overdue(self, now_ns: int) -> list[RepositoryScanned]:
+        """The answer to the question whose time is over; its helper is killed."""
+        if now_ns < self.deadline_ns:
+            return []
+        assert self._sent is not None
+        token = self._sent
+        del self._asked[token]
+        self._kill()
+        self._restarts = 0
+        self._go_on()
+        fault = (
+            f"the repository helper did not answer within {self._limit_seconds:g} s"
+            " (--scan-timeout-seconds) and was killed: is the file system of the model repository"
+            " slow or dead?"
+        )
+        return [RepositoryScanned(token, (), fault, is_lost=True)]
+
     def _died(self) -> list[RepositoryScanned]:
-        self.close()
+        self._kill()
         self._restarts += 1
         if self._restarts > RESTARTS_MAX:
-            gone, self._asked = self._asked, {}
-            fault = "the repository helper keeps dying; see the log"
-            return [RepositoryScanned(token, (), fault) for token in gone]
-        if self._asked:
-            self._start()
-            self._send_next()
+            return self._give_up("the repository helper keeps dying; see the log")
+        self._go_on()
         return []
+
+    def _give_up(self, fault: str) -> list[RepositoryScanned]:
+        gone, self._asked = self._asked, {}
+        return [RepositoryScanned(token, (), fault, is_lost=True) for token in gone]
 
     def rest(self) -> None:
         """End a helper that has nothing to do: it is 25 MB that a server rarely needs."""
-        if self._process is not None and not self._asked:
-            self.close()
+        if not self._asked:
+            self._kill()
+        self._reap()
 
     def close(self) -> None:
+        """End the helper. Waits for it, but not for what cannot end: it goes when it can."""
+        self._kill()
+        for process in self._unended:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS_MAX)
+
+    def _kill(self) -> None:
+        """Without waiting for its end, which the kernel may put off for ever."""
         process, self._process = self._process, None
+        self._sent, self._unwritten = None, _NOTHING
         if process is None:
             return
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 stream.close()
         process.kill()
-        process.wait()
+        self._unended.append(process)
+
+    def _reap(self) -> None:
+        self._unended = [one for one in self._unended if one.poll() is None]

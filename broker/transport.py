@@ -251,7 +251,7 @@ def peer_of(descriptor: int) -> Peer:
     The pidfd comes from the kernel with the connection (SO_PEERPIDFD, Linux 6.5); before that it is
     opened by number and the number is checked again, so that a reused pid is never taken for it.
     """
-    with sockets.socket(fileno=os.dup(descriptor)) as connection:
+    with _socket_of(descriptor) as connection:
         raw = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(raw)
         try:
@@ -265,3 +265,13 @@ def peer_of(descriptor: int) -> Peer:
                 os.close(pidfd)
                 raise
     return Peer(pid, uid, pidfd)
+
+
+def _socket_of(descriptor: int) -> sockets.socket:
+    """A connection may end before its message is read, and its number mean something else."""
+    copy = os.dup(descriptor)
+    try:
+        return sockets.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise

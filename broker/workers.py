@@ -192,7 +192,7 @@ class Workers:
             self._suspects[process.key] = process
             if _is_leaving(process):
                 process.kill_at_ns = now_ns + LEAVING_NS
-                events.append(e.SlotSilent(process.key))
+                events.append(e.SlotSilent(process.key, is_killed=False))
             else:
                 process.kill_at_ns = now_ns + SUSPICION_NS
                 self._liveness.signal(process.key, signal.SIGUSR1)
@@ -243,7 +243,7 @@ class Workers:
                 process.kill_reason = process.kill_reason or "it stopped answering"
                 self._log.write("warning", f"worker {process.slot} pid {process.pid}: SIGKILL")
                 self._liveness.signal(process.key, signal.SIGKILL)
-                events.append(e.SlotSilent(process.key))
+                events.append(e.SlotSilent(process.key, is_killed=True))
         return events
 
     def _died(self, process: _Process) -> e.SlotDied:

@@ -7,19 +7,22 @@ import json
 import click
 
 from naiad.cli.exit_codes import ExitCode
+from naiad.cli.server_options import missing_gpu_option
 from naiad.config.model_directory import ScannedModel
 from naiad.config.repository import Scan, scan
+from naiad.config.surroundings import OnMissingGpu, Surroundings
 
 
 @click.command(epilog="\b\nExamples:\n  naiad check model_repository\n  naiad check --json a b\n")
 @click.argument("repository", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Everything found, for programs.")
-def check(repository: tuple[str, ...], as_json: bool) -> ExitCode:
+@missing_gpu_option
+def check(repository: tuple[str, ...], as_json: bool, on_missing_gpu: OnMissingGpu) -> ExitCode:
     """Find faults in the folders REPOSITORY: syntax with line and column, fields with their path.
 
     Exit code 0 when every model could be loaded, 1 when not, 2 when a folder is no repository.
     """
-    found = scan(repository)
+    found = scan(repository, surroundings=Surroundings(on_missing_gpu=on_missing_gpu))
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
     else:

@@ -13,10 +13,11 @@ from naiad.cli.cleanup import cleanup, forget_state
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.log import LogWriter
+from naiad.cli.server_options import missing_gpu_option
 from naiad.cli.startup import Status, failed_models
 from naiad.cli.supervisor import Plan, Supervisor
 from naiad.cli.tables import table
-from naiad.config.settings import DEFAULT_NAME, Settings
+from naiad.config.settings import DEFAULT_NAME, SCAN_TIMEOUT_SECONDS, Settings
 from naiad.config.surroundings import OnMissingGpu
 
 DRAIN_SECONDS: Final = 30.0
@@ -39,12 +40,7 @@ DRAIN_SECONDS: Final = 30.0
 @click.option("--load-model", multiple=True, metavar="MODEL", help="With explicit; repeatable.")
 @click.option("--log-file", metavar="FILE", help="Log there, not to stderr; reopened on SIGHUP.")
 @click.option("--exit-on-error", is_flag=True, help="Stop when a model does not load.")
-@click.option(
-    "--on-missing-gpu",
-    type=click.Choice(["fail", "cpu"]),
-    default="fail",
-    help="What becomes of models for a GPU where there is none; default: fail.",
-)
+@missing_gpu_option
 @click.option(
     "--spares",
     type=click.IntRange(0, 16),
@@ -57,6 +53,12 @@ DRAIN_SECONDS: Final = 30.0
     default=DRAIN_SECONDS,
     help="For running work after Ctrl-C (a second one stops at once); default: 30.",
 )
+@click.option(
+    "--scan-timeout-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=SCAN_TIMEOUT_SECONDS,
+    help="For reading the repository folders, or one model's at a load; default: 60.",
+)
 def serve(
     repository: tuple[str, ...],
     name: str,
@@ -68,6 +70,7 @@ def serve(
     on_missing_gpu: OnMissingGpu,
     spares: int,
     drain_seconds: float,
+    scan_timeout_seconds: float,
 ) -> ExitCode:
     """Serve every model of the folders REPOSITORY until Ctrl-C.
 
@@ -84,6 +87,7 @@ def serve(
         on_missing_gpu=on_missing_gpu,
         spare_workers_count=spares,
         drain_seconds=drain_seconds,
+        scan_timeout_seconds=scan_timeout_seconds,
     )
     faults = settings.faults()
     if faults:
@@ -126,6 +130,7 @@ def broker_arguments(settings: Settings) -> list[str]:
         f"--on-missing-gpu={settings.on_missing_gpu}",
         f"--spares={settings.spare_workers_count}",
         f"--drain-seconds={settings.drain_seconds}",
+        f"--scan-timeout-seconds={settings.scan_timeout_seconds}",
     ]
     arguments += [f"--repository={path}" for path in settings.repositories]
     arguments += [f"--load-model={model}" for model in settings.load_models]

@@ -134,7 +134,7 @@ class BlockingDriver:
             self.pump.start(self)
             session = self.driver.session
             if self.leader == 0 and session.phase is Phase.OPEN:
-                waiting = session.waiting
+                waiting = len(session.requests.waiting)
                 if waiting == session.unanswered or waiting >= SUBMITTED_MAX:
                     self._begin()
                     self.driver.send()

@@ -34,7 +34,6 @@ has arrived and was not read yet when the connection ends."""
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE_NOBLOCK: Final = int(zmq.SNDMORE) | _NOBLOCK
 _POLLIN: Final = int(zmq.POLLIN)
-_POLLOUT: Final = int(zmq.POLLOUT)
 _EVENTS: Final = zmq.EVENTS
 _DOWN: Final = int(
     zmq.EVENT_DISCONNECTED

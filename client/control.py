@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from naiad.client.calls import Calls
+from naiad.client.requests import fits_text
 from naiad.protocol import messages as m
+from naiad.protocol.checks import NAME_BYTES_MAX
 from naiad.protocol.errors import ProtocolError, RequestError
 
 CALL_TIMEOUT_S: Final = 30.0
@@ -42,7 +44,7 @@ def of_model(operation: str, model: str, version: int) -> Operation:
     if model:
         arguments["model"] = _text("model", model)
     if version != m.ANY_VERSION:
-        if type(version) is not int or version < 0:
+        if type(version) is not int or not 0 <= version < 2**63:
             raise RequestError(f"expected a version number, got {version!r:.80}")
         arguments["version"] = version
     return Operation(operation, arguments)
@@ -56,7 +58,12 @@ def load(model: str, config: str | Json | None) -> Operation:
     """`config`: a configuration that replaces the one in the repository, as JSON or a dict."""
     payload = None
     if config is not None:
-        payload = (config if isinstance(config, str) else json.dumps(config)).encode()
+        try:
+            payload = (config if isinstance(config, str) else json.dumps(config)).encode()
+        except (TypeError, ValueError, RecursionError) as fault:
+            raise RequestError(
+                f"expected a configuration as JSON, or what becomes JSON: {fault}"
+            ) from fault
     return Operation("load", {"model": _text("model", model)}, payload, LOAD_TIMEOUT_S)
 
 
@@ -68,6 +75,9 @@ def unload(model: str, unload_dependents: bool) -> Operation:
 
 
 def region_register(name: str, key: str, byte_size: int, offset: int) -> Operation:
+    for what, number in (("byte_size", byte_size), ("offset", offset)):
+        if type(number) is not int or not 0 <= number < 2**63:
+            raise RequestError(f"expected {what} as a number of bytes, got {number!r:.80}")
     arguments: m.Parameters = {
         "name": _text("name", name),
         "key": _text("key", key),
@@ -83,8 +93,10 @@ def of_region(operation: str, name: str) -> Operation:
 
 
 def _text(what: str, given: str) -> str:
-    if type(given) is not str or not given:
-        raise RequestError(f"expected {what} as a non-empty string, got {given!r:.80}")
+    if not given or not fits_text(given):
+        raise RequestError(
+            f"expected {what} as a string of 1 to {NAME_BYTES_MAX} characters, got {given!r:.80}"
+        )
     return given
 
 

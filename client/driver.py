@@ -207,9 +207,10 @@ def copy_of(fault: NaiadError) -> NaiadError:
 
 def over_budget(session: Session) -> Unavailable:
     """What `submit` raises when it must not or cannot wait for room."""
+    requests = session.requests
     return Unavailable(
-        f"{session.unanswered} requests with {session.bytes_in_flight} inline bytes are in flight;"
-        f" the server allows this client {session.requests_max} and {session.bytes_max} bytes;"
+        f"{session.unanswered} requests with {requests.inline_bytes} inline bytes are in flight;"
+        f" the server allows this client {requests.count_max} and {requests.bytes_max} bytes;"
         " wait for answers first",
         code=Code.BUDGET_EXCEEDED,
     )

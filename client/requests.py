@@ -10,7 +10,13 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from naiad.protocol import messages as m
-from naiad.protocol.checks import NAME_BYTES_MAX, RANK_MAX, STRING_BYTES_MAX, TIMEOUT_US_MAX
+from naiad.protocol.checks import (
+    ARRAY_ITEMS_MAX,
+    NAME_BYTES_MAX,
+    RANK_MAX,
+    STRING_BYTES_MAX,
+    TIMEOUT_US_MAX,
+)
 from naiad.protocol.codec import encode
 from naiad.protocol.datatypes import ITEM_BYTES
 from naiad.protocol.errors import RequestError
@@ -115,6 +121,20 @@ class Prepared:
         return f"<request for {self.head[0]!r} with {names}>"
 
 
+def fits_text(given: object, chars_max: int = NAME_BYTES_MAX) -> bool:
+    """Whether the server could read it: a string, not too long, of characters that UTF-8 has."""
+    return (
+        type(given) is str
+        and len(given) <= chars_max
+        and (given.isascii() or len(given.encode("utf-8", "ignore")) == _utf8_bytes(given))
+    )
+
+
+def _utf8_bytes(text: str) -> int:
+    """With three bytes for each lone surrogate, which UTF-8 itself has not."""
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
 def checked(
     head: Head, inputs: tuple[PackedInput, ...], tail: Tail = PLAIN, memory: object = None
 ) -> Prepared:
@@ -125,6 +145,7 @@ def checked(
         or type(label) is not str
         or type(version) is not int
         or not -1 <= version <= _INT64_MAX
+        or not ((model.isascii() and label.isascii()) or (fits_text(model) and fits_text(label)))
     ):
         raise RequestError(
             f"expected a model's name, a version and a label, got {model!r:.80}, {version!r:.80}"
@@ -133,9 +154,11 @@ def checked(
     inline_bytes = 0
     header_bytes = _REQUEST_BYTES + _CHARACTER_BYTES * (len(model) + len(label))
     for item in inputs:
-        header_bytes += (
-            _TENSOR_BYTES + _CHARACTER_BYTES * len(item[0]) + _DIMENSION_BYTES * len(item[2])
-        )
+        name = item[0]
+        rank = len(item[2])
+        if rank > RANK_MAX or not name.isascii():
+            _check_input(name, rank)
+        header_bytes += _TENSOR_BYTES + _CHARACTER_BYTES * len(name) + _DIMENSION_BYTES * rank
         if not item[3]:  # INLINE
             inline_bytes += item[6]
     if tail is not PLAIN:
@@ -143,6 +166,16 @@ def checked(
     if header_bytes > NAME_BYTES_MAX or inline_bytes > m.INLINE_BYTES_MAX:
         header_bytes = _looked_at_closely(head, inputs, tail, inline_bytes, header_bytes)
     return Prepared(head, inputs, tail, memory, inline_bytes, header_bytes)
+
+
+def _check_input(name: str, rank: int) -> None:
+    if not fits_text(name):
+        raise RequestError(
+            f"an input's name must be a string of at most {NAME_BYTES_MAX} characters that UTF-8"
+            f" has, got {name!r:.80}"
+        )
+    if rank > RANK_MAX:
+        raise RequestError(f"input {name!r}: {rank} dimensions, expected at most {RANK_MAX}")
 
 
 def _looked_at_closely(
@@ -158,6 +191,10 @@ def _looked_at_closely(
             f"expected a model's name and a label of at most {NAME_BYTES_MAX} characters, got"
             f" {len(head[0])} and {len(head[2])}"
         )
+    for item in inputs:
+        _check_input(item[0], len(item[2]))
+    if len(inputs) > ARRAY_ITEMS_MAX:
+        raise RequestError(f"{len(inputs)} inputs, expected at most {ARRAY_ITEMS_MAX}")
     if inline_bytes > m.INLINE_BYTES_MAX:
         raise too_large(head[0], inline_bytes, m.INLINE_BYTES_MAX)
     if header_bytes > m.CLIENT_HEADER_BYTES_MAX:
@@ -206,18 +243,26 @@ def packed(given: InferInput) -> PackedInput:
         RequestError: a field has the wrong type or size.
     """
     name, datatype, shape, data, place, region, offset, size, _ = given
-    if type(name) is not str or len(name) > NAME_BYTES_MAX:
-        raise RequestError(f"an input's name must be a string, got {name!r:.80}")
+    _check_input(name, 0)
     if datatype not in ITEM_BYTES:
         raise RequestError(
             f"input {name!r}: unknown datatype {datatype!r}; expected one of {sorted(ITEM_BYTES)}"
         )
     shape = tuple(shape)
-    if len(shape) > RANK_MAX or not all(type(dim) is int and dim <= _INT64_MAX for dim in shape):
+    dims = (type(dim) is int and -_INT64_MAX <= dim <= _INT64_MAX for dim in shape)
+    if len(shape) > RANK_MAX or not all(dims):
         raise RequestError(
             f"input {name!r}: expected a shape of at most {RANK_MAX} integers, got {shape!r:.80}"
         )
+    if place not in (INLINE, REGION):
+        raise RequestError(f"input {name!r}: expected Place.INLINE or Place.REGION, got {place!r}")
     if place == REGION:
+        for number in (region, offset, size):
+            if type(number) is not int or not 0 <= number <= _INT64_MAX:
+                raise RequestError(
+                    f"input {name!r}: expected region, offset and size as integers of 0 to 2**63-1,"
+                    f" got {region!r:.80}, {offset!r:.80} and {size!r:.80}"
+                )
         return (name, datatype, shape, REGION, region, offset, size, None)
     if data is None:
         raise RequestError(f"input {name!r}: expected bytes, got none")
@@ -257,10 +302,12 @@ def tail(
         ("fairness_key", fairness_key),
         ("traceparent", traceparent),
     ):
-        if type(text) is not str or len(text) > NAME_BYTES_MAX:
+        if not fits_text(text):
             raise RequestError(f"expected {what} as a string, got {text!r:.80}")
+    if len(outputs) > ARRAY_ITEMS_MAX:
+        raise RequestError(f"{len(outputs)} outputs, expected at most {ARRAY_ITEMS_MAX}")
     for output in outputs:
-        if type(output[0]) is not str or len(output[0]) > NAME_BYTES_MAX:
+        if not fits_text(output[0]):
             raise RequestError(f"expected an output's name as a string, got {output[0]!r:.80}")
     if sequence is not None:
         _check_sequence(sequence)
@@ -278,9 +325,7 @@ def tail(
 
 def _check_sequence(sequence: m.Sequence) -> None:
     ident, start, end = sequence
-    fits = (type(ident) is str and len(ident) <= NAME_BYTES_MAX) or (
-        type(ident) is int and 0 <= ident <= _PRIORITY_MAX
-    )
+    fits = fits_text(ident) or (type(ident) is int and 0 <= ident <= _PRIORITY_MAX)
     if not fits or type(start) is not bool or type(end) is not bool:
         raise RequestError(f"expected a sequence (id, start, end), got {sequence!r:.80}")
 
@@ -293,12 +338,12 @@ def check_parameters(parameters: m.Parameters | None) -> m.Parameters:
         raise RequestError(f"{len(parameters)} parameters, expected at most {m.PARAMETERS_MAX}")
     for name, value in parameters.items():
         kind = type(value)
-        if type(name) is not str or len(name) > NAME_BYTES_MAX:
+        if not fits_text(name):
             raise RequestError(f"expected a parameter's name as a string, got {name!r:.80}")
         if kind is int:
             fits = -_INT64_MAX <= value <= _INT64_MAX  # type: ignore[operator]
         elif kind is str:
-            fits = len(value.encode()) <= STRING_BYTES_MAX  # type: ignore[union-attr]
+            fits = fits_text(value, STRING_BYTES_MAX) and _utf8_bytes(value) <= STRING_BYTES_MAX  # type: ignore[arg-type]
         else:
             fits = kind is bool or kind is float
         if not fits:

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from naiad.client.requests import INLINE, SMALL_BYTES_MAX, Buffer, PackedInput
-from naiad.protocol.checks import NAME_BYTES_MAX
 from naiad.protocol.datatypes import ITEM_BYTES, LENGTH_PREFIX_BYTES, NUMPY_NAME, element_count
 from naiad.protocol.errors import Code, ModelError, RequestError
 
@@ -73,7 +72,7 @@ def packed_array(name: str, array: Any) -> PackedInput:
     Raises:
         RequestError: no datatype fits the array's dtype.
     """
-    if type(name) is not str or len(name) > NAME_BYTES_MAX:
+    if type(name) is not str:
         raise RequestError(f"an input's name must be a string, got {name!r:.80}")
     if type(array) is not np.ndarray:
         array = as_array(name, array)

@@ -4,14 +4,14 @@ It scans, hashes and parses so that the broker never waits for a disk and never 
 Requests come on stdin, replies leave on stdout (frames.py), in order; it ends when stdin closes.
 
     {"id": 1, "op": "scan", "repositories": [...], "names": [...] | None}
-    {"id": 2, "op": "parse", "directory": "..."}
-    {"id": 3, "op": "override", "name": "...", "directory": "...", "config_json": "{...}"}
+    {"id": 2, "op": "override", "repositories": [...], "name": "...", "config_json": "{...}"}
 
 Each may say what the server has: "backends": [...] | None, "devices": ["cpu", ...],
 "on_missing_gpu": "fail" | "cpu" (surroundings.py has the defaults).
 
-A reply is {"id", "result"} with a Scan's or a ScannedModel's JSON, or {"id", "error"} with the wire
-form of an error. What is wrong in a repository is part of the result, never an error.
+A reply is {"id", "result"} with a Scan's JSON, or {"id", "error"} with the wire form of an error.
+What is wrong in a repository is part of the result, never an error; an override that is no config
+is one.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from typing import Any, Final
 
 from naiad.config.frames import FRAME_BYTES_MAX, FrameReader, pack_frame
 from naiad.config.model import Json
-from naiad.config.model_directory import read_model
 from naiad.config.repository import scan
 from naiad.config.surroundings import CPU_ONLY, Surroundings
-from naiad.protocol.errors import InternalError, NaiadError, ProtocolError, RequestError
+from naiad.protocol.errors import InternalError, NaiadError, ProtocolError
 
 READ_BYTES: Final = 2**16
 EXIT_OK: Final = 0
@@ -106,22 +105,17 @@ def _scan(request: Mapping[str, Any]) -> Json:
     return scan(_field(request, "repositories", list), names, _surroundings(request)).to_json()
 
 
-def _parse(request: Mapping[str, Any]) -> Json:
-    return read_model(_field(request, "directory", str), _surroundings(request)).to_json()
-
-
 def _override(request: Mapping[str, Any]) -> Json:
-    name = _field(request, "name", str)
-    directory = _field(request, "directory", str)
-    if os.path.basename(directory) != name:
-        raise RequestError(f"{directory!r} is not the directory of model {name!r}")
-    override = _field(request, "config_json", str)
-    return read_model(directory, _surroundings(request), override=override).to_json()
+    return scan(
+        _field(request, "repositories", list),
+        [_field(request, "name", str)],
+        _surroundings(request),
+        override=_field(request, "config_json", str),
+    ).to_json()
 
 
 _OPERATIONS: Final[dict[str, Callable[[Mapping[str, Any]], Json]]] = {
     "scan": _scan,
-    "parse": _parse,
     "override": _override,
 }
 

@@ -41,7 +41,9 @@ def _row(
 class NaiadParameters:
     """The parsed values of one model. The field `x` is the parameter `naiad.x`."""
 
-    retry: bool = _row(True, "", "run a request again when its worker died under it")
+    retry: bool = _row(
+        True, "", "run a request again when its worker died under it, or its batch failed"
+    )
     split_failed_batches: bool = _row(
         True, "", "run a failed batch again by halves, so that only the guilty request fails"
     )

@@ -100,7 +100,7 @@ def _devices(config: ModelConfig, devices: Sequence[str]) -> Iterator[str]:
         if not gpu_count:
             yield (
                 f"{where}: KIND_GPU, but no GPU is visible (visible devices: {listed(devices)}); "
-                "write kind: KIND_CPU or KIND_AUTO, or start the server with --on-missing-gpu=cpu"
+                "write kind: KIND_CPU or KIND_AUTO, or serve it with --on-missing-gpu=cpu"
             )
         elif unknown:
             valid = listed([str(number) for number in range(gpu_count)])

@@ -64,8 +64,13 @@ def scan(
     repositories: Sequence[str],
     names: Sequence[str] | None = None,
     surroundings: Surroundings = CPU_ONLY,
+    *,
+    override: str | None = None,
 ) -> Scan:
     """All models of all repositories, or only those with the given names.
+
+    `override` is the JSON of a load request and stands in for their config.pbtxt; RequestError when
+    it is no config.
 
     A model in two repositories is served from neither, as in Triton: it comes back once, with a
     fault that names both places.
@@ -81,7 +86,7 @@ def scan(
         for name in found:
             places.setdefault(name, []).append(os.path.join(repository, name))
     wanted = sorted(places) if names is None else [name for name in names if name in places]
-    models = [_model(name, places[name], surroundings) for name in dict.fromkeys(wanted)]
+    models = [_model(name, places[name], surroundings, override) for name in dict.fromkeys(wanted)]
     missing = {
         name: _missing(name, repositories, places) for name in names or () if name not in places
     }
@@ -97,9 +102,11 @@ def _distinct(repositories: Sequence[str]) -> list[str]:
     return list(by_place.values())
 
 
-def _model(name: str, directories: Sequence[str], surroundings: Surroundings) -> ScannedModel:
+def _model(
+    name: str, directories: Sequence[str], surroundings: Surroundings, override: str | None
+) -> ScannedModel:
     if len(directories) == 1:
-        return read_model(directories[0], surroundings)
+        return read_model(directories[0], surroundings, override=override)
     fault = Fault(
         "",
         f"duplicate model {printable(name)}: it is in {listed(list(directories))}",

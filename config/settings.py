@@ -18,6 +18,7 @@ DEFAULT_NAME: Final = "naiad"
 RUN_DIR_VARIABLE: Final = "NAIAD_RUN_DIR"
 CONTROL_MODES: Final = ("none", "explicit")
 ALL_MODELS: Final = "*"
+SCAN_TIMEOUT_SECONDS: Final = 60.0
 MIB: Final = 2**20
 
 
@@ -32,20 +33,16 @@ class Settings:
     """none: every model is loaded at start; explicit: those asked for."""
     load_models: tuple[str, ...] = ()
     """With explicit control; "*" alone means all."""
-    exit_on_error: bool = False
-    """Stop when a model does not load at start. (Triton's default is true.)"""
     on_missing_gpu: OnMissingGpu = "fail"
-    log_file: str = ""
 
     spare_workers_count: int = 1
     """Warm empty workers per device, so that a replacement is there at once."""
-    start_timeout_seconds: float = 30.0
-    scan_timeout_seconds: float = 60.0
+    scan_timeout_seconds: float = SCAN_TIMEOUT_SECONDS
+    """For one look at the model repository, of all models or of the one to be loaded."""
     drain_seconds: float = 30.0
-    recovery_seconds: float = 2.0
-    """After a restart, for workers to report what they execute and hold."""
     session_absence_seconds: float = 2.0
-    """A lost client's queued work is cancelled after this time."""
+    """A lost client's queued work is cancelled after this time. After a restart of the broker,
+    workers have as long to come back."""
     heartbeat_interval_ms: int = 200
     heartbeat_timeout_ms: int = 400
 
@@ -55,7 +52,6 @@ class Settings:
     session_bytes_max: int = 512 * MIB
     session_outbox_bytes_max: int = 256 * MIB
     session_regions_max: int = 1024
-    log_buffer_bytes_max: int = 4 * MIB
 
     def faults(self) -> list[str]:
         """Everything wrong with these settings, one sentence each."""

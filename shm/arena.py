@@ -45,15 +45,12 @@ class Use(IntEnum):
     STACKED = 1
     """Free, but kept unmerged for the next range of this size."""
     LENT = 2
-    """Somebody reads or writes it."""
-    QUARANTINED = 3
-    """Nobody wants it, but another process may still write it."""
+    """Somebody reads or writes it, or may still."""
 
 
 _FREE: Final = Use.FREE
 _STACKED: Final = Use.STACKED
 _LENT: Final = Use.LENT
-_QUARANTINED: Final = Use.QUARANTINED
 """Their names as globals: looking a member up in its class costs as much as a small call."""
 
 
@@ -113,8 +110,7 @@ class Arena:
         self.segment_bytes_min = segment_bytes_min
         self.total_bytes = 0
         self.used_bytes = 0
-        """Lent and quarantined, rounding included."""
-        self.quarantined_bytes = 0
+        """Lent, rounding included."""
         self.peak_bytes = 0
         """Highest used_bytes since the last `trimmable`."""
         self._segments: dict[int, _Block] = {}
@@ -144,7 +140,7 @@ class Arena:
         return _make(Range, (block.segment, block.offset, size, generation))
 
     def release(self, given: Range) -> None:
-        """The range is free again, lent or quarantined before.
+        """The range is free again.
 
         Raises InternalError for a range that is not held: its bytes may be somebody else's by now.
         """
@@ -154,8 +150,6 @@ class Arena:
             raise _stale(given)
         del self._lent[generation]
         self.used_bytes -= block.capacity
-        if block.use is _QUARANTINED:
-            self.quarantined_bytes -= block.capacity
         stack = self._stacks[block.index]
         if len(stack) < STACK_BLOCKS_MAX:
             block.use = _STACKED
@@ -163,20 +157,8 @@ class Arena:
         else:
             self._merge(block)
 
-    def quarantine(self, given: Range) -> None:
-        """Its owner gave the range up, but it is not free before `release`."""
-        block = self._lent.get(given.generation)
-        if (
-            block is None
-            or block.use is _QUARANTINED
-            or (block.segment, block.offset) != (given.segment, given.offset)
-        ):
-            raise _stale(given)
-        block.use = _QUARANTINED
-        self.quarantined_bytes += block.capacity
-
     def holds(self, given: Range) -> bool:
-        """Whether the range is still lent or quarantined."""
+        """Whether the range is still lent."""
         block = self._lent.get(given.generation)
         return block is not None and (block.segment, block.offset) == (given.segment, given.offset)
 
@@ -311,7 +293,7 @@ class Arena:
 
     def check_invariants(self) -> None:
         """Every byte of every segment belongs to exactly one block, and every sum is right."""
-        used = quarantined = lent = 0
+        used = lent = 0
         stacked = {block for stack in self._stacks.values() for block in stack}
         binned = {block for bin_ in self._bins.values() for block in bin_}
         for segment, size in self._sizes.items():
@@ -330,12 +312,11 @@ class Arena:
                     assert self._lent[block.generation] is block
                     lent += 1
                     used += block.capacity
-                    quarantined += block.capacity if block.use is _QUARANTINED else 0
                 offset += block.capacity
                 before, block = block, block.after
             assert offset == size, f"segment {segment}: blocks cover {offset} of {size} bytes"
         assert lent == len(self._lent)
-        assert (used, quarantined) == (self.used_bytes, self.quarantined_bytes)
+        assert used == self.used_bytes
         assert self.total_bytes == sum(self._sizes.values()) <= self.limit_bytes
         assert self._segments.keys() == self._sizes.keys()
         for index, bin_ in self._bins.items():

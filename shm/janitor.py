@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 
 import posix_ipc
 
-from naiad.protocol.messages import Region
 from naiad.shm.layout import PREFIX, parse_segment_name, sanitised_server
 from naiad.shm.objects import DIRECTORY
 
@@ -93,21 +92,6 @@ class Janitor:
         if self._now_s() - found.st_ctime < self._min_age_s:
             return None
         return _removed(key, found)
-
-
-def remove_dead(region: Region) -> bool:
-    """Unlink one segment whose owner is known to be dead, such as a worker's with no lease left.
-
-    False when it lives after all, is another one by now, or is gone.
-    """
-    try:
-        found = os.lstat(DIRECTORY + region.key)
-    except OSError:
-        return False
-    is_ours = parse_segment_name(region.key) is not None
-    if not is_ours or (found.st_dev, found.st_ino) != (region.device, region.inode):
-        return False
-    return _removed(region.key, found) is not None
 
 
 def _removed(key: str, expected: os.stat_result) -> int | None:

@@ -1,15 +1,17 @@
 """Names and arithmetic of shared memory: alignment, ranges, segment names. No system call.
 
-Owns what a name of ours looks like (`/naiad.<server>.<role>.<pid>.<random>`) and the one check that
-decides whether a range lies inside a region. Never touches memory.
+Owns what a name of ours looks like (`/naiad.<server>.<role>.<pid>.<random>`) and the checks that
+decide whether a range lies inside a region and over another one. Never touches memory.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from naiad.protocol.errors import Code, RequestError
+from naiad.protocol.messages import OutputRequest, Place, Tensor
 
 ALIGNMENT_BYTES: Final = 64
 """A cache line: no two ranges share one, and every SIMD load is aligned."""
@@ -19,7 +21,6 @@ PREFIX: Final = "/naiad."
 WORKER_ROLE: Final = "worker"
 """Who a worker's output arenas belong to; clients and gateways choose other roles."""
 SERVER_CHARS_MAX: Final = 48
-ROLE_CHARS_MAX: Final = 16
 RANDOM_BYTES: Final = 8
 KEY_CHARS_MAX: Final = 255
 """A leading slash and a file name of /dev/shm; Linux allows 255 bytes for the name alone."""
@@ -99,11 +100,6 @@ def checked_key(key: str, *, foreign: bool) -> str:
     return f"/{name}"
 
 
-def range_fits(offset: int, size: int, limit: int) -> bool:
-    """Whether `size` bytes at `offset` lie inside `limit` bytes; as Triton, offset < limit."""
-    return 0 <= offset < limit and 0 <= size <= limit - offset
-
-
 def checked_range(offset: int, size: int, limit: int, region: str | int = "") -> None:
     """Refuse `size` bytes at `offset` of a region of `limit` bytes unless they lie inside it.
 
@@ -123,6 +119,18 @@ def checked_range(offset: int, size: int, limit: int, region: str | int = "") ->
             f"Invalid offset + byte size for shared memory region: '{region}': {size} bytes at "
             f"offset {offset}, the region has {limit} bytes"
         )
+
+
+def is_written_over(inputs: Iterable[Tensor], outputs: Iterable[OutputRequest]) -> bool:
+    """Whether a request's outputs go where some of its inputs lie: it can be run only once."""
+    return any(
+        wanted.place == given.place == Place.REGION
+        and wanted.region == given.region
+        and wanted.offset < given.offset + given.size
+        and given.offset < wanted.offset + wanted.size
+        for wanted in outputs
+        for given in inputs
+    )
 
 
 def aligned_up(value: int, alignment: int = ALIGNMENT_BYTES) -> int:

@@ -35,11 +35,10 @@ _log: Final = logging.getLogger(__name__)
 
 
 class PoolCounters(NamedTuple):
-    """`total`, `used` and `quarantined` are now; the others count since the start."""
+    """`total` and `used` are now; the others count since the start."""
 
     total_bytes: int
     used_bytes: int
-    quarantined_bytes: int
     allocations: int
     refusals: int
     """Allocations that found no room: these tensors travelled inline."""
@@ -175,22 +174,6 @@ class Pool:
         checked_range(offset, size, len(found), region_id)
         return found[offset : offset + size]
 
-    def reserve(self, size: int) -> bool:
-        """Make room for `size` bytes now, so that no request waits for it."""
-        loan = self.allocate(size)
-        if loan is None:
-            return False
-        loan.release()
-        return True
-
-    def quarantine(self, loan: Loan) -> None:
-        """Count the loan as held for others: its request ended, but a worker may still write it.
-
-        Its holder releases it when the server says RELEASED.
-        """
-        with self._lock:
-            self._arena.quarantine(loan.range)
-
     def new_regions(self) -> tuple[Region, ...]:
         """Segments made since the last call."""
         if not self._new:
@@ -235,7 +218,6 @@ class Pool:
             return PoolCounters(
                 arena.total_bytes,
                 arena.used_bytes,
-                arena.quarantined_bytes,
                 self._allocations,
                 self._refusals,
                 self._created,

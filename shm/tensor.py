@@ -21,27 +21,6 @@ _DTYPE: Final[dict[str, np.dtype[Any]]] = {
     **{datatype: np.dtype(name).newbyteorder("<") for datatype, name in NUMPY_NAME.items()},
     "BF16": np.dtype("<u2"),
 }
-_DATATYPE: Final[dict[str, str]] = {
-    **{name: datatype for datatype, name in NUMPY_NAME.items()},
-    "bfloat16": "BF16",
-}
-_BYTES_KINDS: Final = "OSU"
-
-
-def datatype_of(array: Array) -> str:
-    """The datatype of an array: FP32, ...; BYTES for object, S and U arrays; BF16 of ml_dtypes.
-
-    Raises RequestError for a dtype that no model has (complex, datetime, ...).
-    """
-    found = _DATATYPE.get(array.dtype.name)
-    if found is not None:
-        return found
-    if array.dtype.kind in _BYTES_KINDS:
-        return "BYTES"
-    raise RequestError(
-        f"an array of dtype {array.dtype} cannot be sent; expected one of "
-        f"{', '.join(NUMPY_NAME.values())}, or strings"
-    )
 
 
 class Keeper:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from naiad.config.model import ModelConfig
 from naiad.protocol.errors import Code, InternalError, ModelError, NaiadError, RequestError
 from naiad.protocol.messages import BatchRequest, BatchResult, Durations
+from naiad.shm.layout import is_written_over
 from naiad.shm.page import SlotPage
 from naiad.worker.backends.base import Backend, ModelInstance, ModelRequest, ModelResponse
 from naiad.worker.batch import Buffer, Lender, ReceivedBatch, RequestReader, ResultWriter
@@ -58,7 +59,7 @@ class Execution:
         self._lender = lender
         self._rules = OutputRules(config)
         self._reader = RequestReader(config, self._rules, is_cancelled)
-        self._splits_allowed = config.naiad.split_failed_batches
+        self._splits_allowed = config.naiad.split_failed_batches and config.naiad.retry
         self._splits = 0
 
     def run(self, batch: ReceivedBatch, abandoned: set[Key]) -> ExecutedBatch:
@@ -69,7 +70,7 @@ class Execution:
         results = [_PENDING] * len(batch.requests)
         requests = self._read(batch, abandoned, results)
         read_ns = monotonic_ns()
-        responses = self._execute(requests) if requests else ()
+        responses = self._execute(requests, batch) if requests else ()
         executed_ns = monotonic_ns()
         frames = self._write(batch, requests, responses, results)
         self._page.end()
@@ -94,22 +95,31 @@ class Execution:
                 results[index] = BatchResult(fault.wire(), ())
         return requests
 
-    def _execute(self, requests: Sequence[ModelRequest]) -> Sequence[Response]:
+    def _execute(
+        self, requests: Sequence[ModelRequest], batch: ReceivedBatch
+    ) -> Sequence[Response]:
         """Responses in order; a failing batch is halved until the guilty request is alone."""
         try:
             responses = self.backend.execute(requests)
             if len(responses) != len(requests):
                 raise self._rules.wrong_count(len(requests), len(responses))
         except BaseException as fault:
-            if len(requests) > 1 and self._splits_allowed:
+            if len(requests) > 1 and self._may_run_again(batch):
                 self._splits += 2
                 middle = len(requests) // 2
-                return [*self._execute(requests[:middle]), *self._execute(requests[middle:])]
+                halves = requests[:middle], requests[middle:]
+                return [one for half in halves for one in self._execute(half, batch)]
             error = self._model_error(fault)
             labels = ", ".join(request.label or "-" for request in requests[:8])
             self._log.failure(f"request {labels}: {error.message}", fault)
             return [error] * len(requests)
         return responses
+
+    def _may_run_again(self, batch: ReceivedBatch) -> bool:
+        """Not if the model is to see a request only once, or may have changed an input already."""
+        return self._splits_allowed and not any(
+            is_written_over(request.inputs, request.outputs) for request in batch.requests
+        )
 
     def _write(
         self,

@@ -16,6 +16,7 @@ from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import NAMED_REGION_BASE, World
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import InferRequest, OutputRequest, Place, Tensor
+from naiad.shm.layout import is_written_over
 
 SHARED_FRAME_BYTES_MAX: Final = 256 * 1024
 """A larger frame that a request does not fill is copied from, so that it cannot be kept alive."""
@@ -212,12 +213,10 @@ class Admission:
         frames = job.frames
         own_frames: Frames | None = None
         inputs = []
-        read: list[tuple[int, int, int]] = []
         for tensor in request.inputs:
             name, datatype, shape, place, region, offset, size = tensor
             if place == _REGION:
                 number, offset = self._resolve(session, region, offset, size, f"input '{name}'")
-                read.append((number, offset, offset + size))
                 tensor = Tensor(name, datatype, shape, _REGION, number, offset, size)
             else:
                 if own_frames is None:
@@ -232,13 +231,12 @@ class Admission:
                 number, offset = self._resolve(
                     session, output.region, output.offset, output.size, f"output '{output.name}'"
                 )
-                end = offset + output.size
-                if any(n == number and offset < e and s < end for n, s, e in read):
-                    job.retryable = False
                 output = OutputRequest(output.name, _REGION, number, offset, output.size)
             outputs.append(output)
         job.frames = own_frames or []
         job.wishes = request.outputs
+        if outputs and is_written_over(inputs, outputs):
+            job.retryable = False
         job.request = request._replace(inputs=tuple(inputs), outputs=tuple(outputs))
 
     def _resolve(

@@ -10,11 +10,13 @@ import json
 from functools import partial
 from typing import Any, Final
 
+from naiad.broker.core.endings import Endings
 from naiad.broker.core.events import Json, SaveState, ScanRepository, SendReply
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import Instance, InstanceState
+from naiad.broker.core.loading import Loading
 from naiad.broker.core.models import UNLOADED, Model, ModelState, ModelVersion
-from naiad.broker.core.world import World
+from naiad.broker.core.world import SECOND_NS, World
 from naiad.config.model import ModelConfig
 from naiad.config.names import model_name_fault
 from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError, Unavailable
@@ -44,10 +46,14 @@ class Scan:
 class Catalog:
     """Owns the table of models and the decision which generation serves."""
 
-    def __init__(self, world: World, *, explicit: bool) -> None:
+    def __init__(
+        self, world: World, fleet: Fleet, endings: Endings, loading: Loading, *, explicit: bool
+    ) -> None:
         self._world = world
+        self._fleet = fleet
+        self._endings = endings
+        self._loading = loading
         self.explicit = explicit
-        self.fleet: Fleet
         self._scans: dict[int, Scan] = {}
         self.settled_once = False
         """Whether every model of the start has become READY or UNAVAILABLE."""
@@ -75,20 +81,31 @@ class Catalog:
                 " server with --control-mode explicit to allow it",
                 retryable=False,
             )
-        overrides = sum(1 for scan in self._scans.values() if scan.override is not None)
-        if len(self._scans) >= SCANS_PENDING_MAX or (
-            override and overrides >= OVERRIDES_PENDING_MAX
-        ):
-            raise Unavailable("too many loads at once; wait for some to end")
-        if override is not None and len(override) > OVERRIDE_BYTES_MAX:
-            raise RequestError(
-                f"Invalid config override: {len(override)} bytes, expected at most"
-                f" {OVERRIDE_BYTES_MAX}"
-            )
+        self._check_room(override)
         fault = model_name_fault(name)
         if fault is not None:
             raise RequestError(fault)  # before anybody looks for a directory of that name
         self._scan((name,), [call], override)
+
+    def _check_room(self, override: str | None) -> None:
+        """Whether one more question may wait for the helper, with its configuration."""
+        waiting, most = len(self._scans), SCANS_PENDING_MAX
+        what = "loads"
+        if override is not None and waiting < most:
+            waiting = sum(1 for scan in self._scans.values() if scan.override is not None)
+            most = OVERRIDES_PENDING_MAX
+            what = "loads with a configuration of their own"
+        if waiting >= most:
+            raise Unavailable(
+                f"{waiting} {what} wait until the model repository is read, at most {most}; wait"
+                " for some to end"
+            )
+        size_bytes = 0 if override is None else len(override.encode())
+        if size_bytes > OVERRIDE_BYTES_MAX:
+            raise RequestError(
+                f"Invalid config override: {size_bytes} bytes, expected at most"
+                f" {OVERRIDE_BYTES_MAX}"
+            )
 
     def unload(self, name: str, call: Call) -> None:
         """Drain and end every version of a model; unknown names succeed, as in Triton."""
@@ -107,7 +124,7 @@ class Catalog:
                     version.state is not ModelState.UNLOADING
                     and version not in self._world.retiring
                 ):
-                    self.fleet.retire(version)
+                    self._endings.retire(version)
             model.incoming = {}
             model.failure = ""
             if not model.versions:
@@ -122,9 +139,18 @@ class Catalog:
 
     # --- answers of the repository helper ----------------------------------------------
 
-    def scanned(self, token: int, entries: tuple[Json, ...], fault: str | None) -> None:
-        scan = self._scans.pop(token, None)
+    def scanned(
+        self, token: int, entries: tuple[Json, ...], fault: str | None, is_lost: bool = False
+    ) -> None:
+        scan = self._scans.get(token)
         if scan is None:
+            return
+        if is_lost and not scan.calls:
+            self._ask_again_later(token, scan, str(fault))
+            return
+        del self._scans[token]
+        if is_lost:
+            self._lost(scan, str(fault))
             return
         self._world.scanning = not self.has_scanned
         if fault is not None:
@@ -139,8 +165,32 @@ class Catalog:
         for name in scan.names or ():
             if name not in seen and fault is None:
                 self._missing(name, "no such model there", scan.calls)
-        self.fleet.assign()
-        self.fleet.want()
+        self._loading.assign()
+        self._fleet.want()
+        self._check_settled()
+
+    def _ask_again_later(self, token: int, scan: Scan, fault: str) -> None:
+        """What is served from the start is still not known: a server of nothing helps nobody."""
+        world = self._world
+        pause_ns = world.limits.retry_last_ns
+        world.log("error", f"model repository: {fault} Trying again in {pause_ns // SECOND_NS} s.")
+
+        def ask() -> None:
+            if not world.draining:
+                world.actions.append(ScanRepository(token, scan.names, scan.override))
+
+        world.at(world.now_ns + pause_ns, ask)
+
+    def _lost(self, scan: Scan, fault: str) -> None:
+        """A load whose model nobody could look at; what is served already goes on."""
+        for name in scan.names or ():
+            text = f"failed to load '{name}': {fault}"
+            self._world.log("error", text)
+            model = self._world.models.get(name)
+            if model is not None:
+                model.failure = _failed_reload(text)
+            for call in scan.calls:
+                self._reply(call, Unavailable(text))
         self._check_settled()
 
     def _missing(self, name: str, why: str, calls: list[Call]) -> None:
@@ -181,7 +231,7 @@ class Catalog:
             return
         config = ModelConfig.from_json(config_json)
         for version in model.incoming.values():
-            self.fleet.retire(version)
+            self._endings.retire(version)
         self._answer(model, _outdated())
         model.calls.extend(scan.calls)
         model.incoming_override = scan.override
@@ -297,7 +347,7 @@ class Catalog:
         for version in old:
             self._move_queue(version, model)
             if version.state is not ModelState.UNLOADING and version.reason != UNLOADED:
-                self.fleet.retire(version)
+                self._endings.retire(version)
         if all(version.state is ModelState.READY for version in model.versions.values()):
             self._settle_serving(model)
         self._world.actions.append(SaveState())
@@ -330,7 +380,7 @@ class Catalog:
         model.incoming = {}
         model.failure = _failed_reload(reason)
         for version in failed.values():
-            self.fleet.retire(version)
+            self._endings.retire(version)
         self._answer(model, _load_error(model.name, min(failed), reason))
 
     def _settle_serving(self, model: Model) -> None:

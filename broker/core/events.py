@@ -106,9 +106,13 @@ class SlotOpened(NamedTuple):
 
 
 class SlotSilent(NamedTuple):
-    """Heartbeats stopped or the connection closed; the shell is fencing the process."""
+    """Heartbeats stopped or the connection closed; the shell is fencing the process.
+
+    `is_killed`: by SIGKILL already. Else it is unloading, and may take its time.
+    """
 
     slot: int
+    is_killed: bool
 
 
 class SlotDied(NamedTuple):
@@ -155,11 +159,15 @@ class SupervisorOpened(NamedTuple):
 
 
 class RepositoryScanned(NamedTuple):
-    """Answer to ScanRepository: one entry per model (see config.repository), or a fault."""
+    """Answer to ScanRepository: one entry per model (see config.repository), or a fault.
+
+    `is_lost`: the fault is that nobody could look, and says nothing of the repository.
+    """
 
     token: int
     models: tuple[Json, ...]
     fault: str | None
+    is_lost: bool = False
 
 
 class RoomWasShort(NamedTuple):

@@ -100,6 +100,8 @@ class Slot:
         self.arenas: dict[int, Region] = {region.id: region for region in hello.arenas}
         self.prediction = Prediction()
         self.silent = False
+        self.is_lost = False
+        """Killed a long time ago, and not dead: what it has may still be written to."""
         self.stopping = False
         self.is_watched = False
         """A timer will look how long its execution takes."""

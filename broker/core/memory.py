@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.events import (
     SaveState,
     SendReply,
@@ -13,7 +12,9 @@ from naiad.broker.core.events import (
 )
 from naiad.broker.core.instances import Slot
 from naiad.broker.core.queries import Json, number_argument, text_argument
-from naiad.broker.core.sessions import Session
+from naiad.broker.core.results import Results
+from naiad.broker.core.sessions import UNKNOWN_ARENA, Session
+from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.world import NAMED_REGION_BASE, NamedRegion, World
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
@@ -22,9 +23,10 @@ from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 class Memory:
     """Registers and forgets regions, and passes the end of leases on to the workers that lent."""
 
-    def __init__(self, world: World, dispatch: Dispatch) -> None:
+    def __init__(self, world: World, results: Results, withdrawal: Withdrawal) -> None:
         self._world = world
-        self._dispatch = dispatch
+        self._results = results
+        self._withdrawal = withdrawal
 
     # --- a session's own regions -------------------------------------------------------
 
@@ -73,7 +75,7 @@ class Memory:
         for session in sessions:
             for job in list(session.jobs.values()):
                 if not job.regions().isdisjoint(gone):
-                    self._dispatch.cancel(
+                    self._withdrawal.cancel(
                         job,
                         RequestError(
                             "request was cancelled: a shared memory region it uses was"
@@ -107,7 +109,10 @@ class Memory:
                 self._world.actions.append(TellSlot(slot_key, m.Return(tuple(pairs)), []))
 
     def sweep_leases(self, slot: Slot, leases: tuple[tuple[int, int], ...]) -> None:
-        """End what a worker said it lends when nobody holds it: RETURN was lost, or its holder."""
+        """End what a worker said it lends when nobody holds it: RETURN was lost, or its holder.
+
+        Who has not said hello to this broker yet may hold it, as long as its process lives.
+        """
         if slot.key not in self._world.slots:
             return
         held = {
@@ -115,12 +120,27 @@ class Memory:
             for session in self._world.sessions.values()
             for request_id in (*(lease[1] for lease in session.leases), *session.jobs)
         }
-        held.update(self._dispatch.orphans)
-        for batch in slot.held.values():
+        held.update(self._results.orphans)
+        for batch in (*slot.batches(), *slot.held.values()):
             held.update(batch.keys)  # its results are on their way
-        gone = tuple(lease for lease in leases if lease not in held)
+        gone = []
+        for lease in leases:
+            session = self._world.sessions.get(lease[0])
+            if lease in held:
+                continue
+            if session is not None and not session.is_heard:
+                session.leases[UNKNOWN_ARENA, lease[1]] = slot.key
+            else:
+                gone.append(lease)
         if gone:
-            self._world.actions.append(TellSlot(slot.key, m.Return(gone), []))
+            self._world.actions.append(TellSlot(slot.key, m.Return(tuple(gone)), []))
+
+    def holds_only(self, session: Session, leases: tuple[tuple[int, int], ...]) -> None:
+        """A client of an earlier broker says what it still reads: all else ends."""
+        session.is_heard = True
+        read = {request_id for _, request_id in leases}
+        self.released(session, tuple(one for one in session.leases if one[1] not in read))
+        session.leases.clear()
 
     def slot_of_arena(self, arena: int) -> int | None:
         """After a restart of the broker: workers said which arenas are theirs."""

@@ -137,7 +137,7 @@ class ModelQueue:
     def push_front(self, job: Job) -> None:
         self.count += 1
         if job.suspect:
-            self.suspects.append(job)
+            self.suspects.appendleft(job)
         else:
             self.level(job.level).push(job, front=True)
 

@@ -18,9 +18,12 @@ from naiad.broker.core.events import Frames, Json, KillSlot, SaveState, TellSlot
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import InstanceState, Slot
 from naiad.broker.core.job import Batch, Job, JobState
+from naiad.broker.core.loading import Loading
 from naiad.broker.core.memory import Memory
 from naiad.broker.core.models import ModelState
+from naiad.broker.core.results import Results
 from naiad.broker.core.sessions import Session
+from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, NaiadError, Unavailable
@@ -33,14 +36,20 @@ class Recovery:
         answers: Answers,
         admission: Admission,
         dispatch: Dispatch,
+        results: Results,
+        withdrawal: Withdrawal,
         fleet: Fleet,
+        loading: Loading,
         memory: Memory,
     ) -> None:
         self._world = world
         self._answers = answers
         self._admission = admission
         self._dispatch = dispatch
+        self._results = results
+        self._withdrawal = withdrawal
         self._fleet = fleet
+        self._loading = loading
         self._memory = memory
         self._missing: dict[int, Json] = {}
         """Entries of an earlier broker's ledger that have not been heard of yet."""
@@ -96,7 +105,7 @@ class Recovery:
         if self.is_complete:
             self._let_go()
         world.actions.append(SaveState())
-        self._fleet.assign()
+        self._loading.assign()
         self._fleet.want()
 
     def _let_go(self) -> None:
@@ -110,7 +119,7 @@ class Recovery:
         for session, request_id in cancelled:
             job = session.jobs.get(request_id)
             if job is not None:
-                self._dispatch.cancel(job, cancelled_error())
+                self._withdrawal.cancel(job, cancelled_error())
 
     def ledger(self) -> list[Json]:
         """The slots as the state file keeps them, also those that are still waited for: this
@@ -139,17 +148,17 @@ class Recovery:
             self._answers.settled_again(session, request.id)
             return
         key = (session.key, request.id)
-        orphan = self._dispatch.orphans.pop(key, None)
+        orphan = self._results.orphans.pop(key, None)
         if orphan is not None and not _was_cancelled(orphan[0]):
             result, result_frames, slot = orphan
             world.counters.joined_requests += 1
             try:
                 job = self._admission.prepare(session, request, frames)
             except NaiadError as fault:
-                self._dispatch.give_back(slot, *key, result.outputs)
+                self._results.give_back(slot, *key, result.outputs)
                 self._answers.refuse(session, request.id, fault)
                 return
-            self._dispatch.deliver(slot, job, result, result_frames)
+            self._results.deliver(slot, job, result, result_frames)
             return
         copy = self._copy_of(key)
         if copy is not None:
@@ -243,7 +252,7 @@ class Recovery:
         )
         # It says LOADED again after the welcome, with the completed config: not before that is it
         # certain that the load had ended, unless it executes.
-        self._fleet.begin_load(slot, instance)
+        self._loading.begin(slot, instance)
         self._take_batches(slot, hello, is_wanted=True)
         model = instance.model
         if slot.current is None or model.signature is None:
@@ -267,6 +276,7 @@ class Recovery:
                 slot.held[held.id] = batch
             elif slot.current is None:
                 slot.current = batch
+                self._dispatch.predict(slot, batch, self._world.now_ns)
             elif slot.early is None:
                 slot.early = batch
 
@@ -279,7 +289,7 @@ class Recovery:
         is_loading = instance is not None and instance.state is InstanceState.LOADING
         if is_loading and not hello.instance and slot.loading_since_ns < now_ns:
             assert instance is not None
-            self._fleet.send_load(slot, instance)  # the first one was lost with the connection
+            self._loading.send(slot, instance)  # the first one was lost with the connection
         held = {batch.id for batch in hello.held}
         for arena in hello.arenas:
             slot.arenas[arena.id] = arena
@@ -302,8 +312,8 @@ class Recovery:
                         self._world.deadlines.discard(job)
                 again.append(job)
             if batch is slot.current:
-                self._dispatch.free(slot)
-        self._fleet.requeue_all(again)
+                self._results.free(slot)
+        self._dispatch.requeue_all(again)
 
     def _forget_lost_regions(self, slot: Slot, lost: list[Batch]) -> None:
         """What only lost batches told the worker of may be unknown to it: it is told anew."""

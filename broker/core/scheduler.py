@@ -4,9 +4,14 @@ A pure function of its events and the time given with them: no clock, socket, fi
 `deadline_ns()` says when to call again at the latest. The shell (broker/loop.py) does what the
 actions say, in their order. The parts share one World; each has one concern:
 
-    admission   a request in           dispatch   batches out, results in
-    fleet       workers come and die   catalog    models load and unload
-    memory      regions and leases     recovery   after a restart of the broker
+    client_events, worker_events   what an event concerns, in which order
+    admission   a request in                 dispatch    batches out
+    results     results in                   withdrawal  requests that end without a result
+    fleet       processes wanted, stopped    loading     instances into slots
+    deaths      what dead workers had        endings     versions that serve no more
+    catalog     models load and unload       control     operations
+    memory      regions and leases           recovery    after a restart of the broker
+    drain       the end
 """
 
 from __future__ import annotations
@@ -16,21 +21,28 @@ from typing import Any, Final
 
 from naiad.broker.core import events as e
 from naiad.broker.core.admission import Admission
-from naiad.broker.core.answers import Answers, cancelled_error
+from naiad.broker.core.answers import Answers
 from naiad.broker.core.catalog import Catalog
-from naiad.broker.core.deadlines import NEVER_NS
+from naiad.broker.core.client_events import ClientEvents
+from naiad.broker.core.control import Control
+from naiad.broker.core.deaths import Deaths
 from naiad.broker.core.dispatch import Dispatch
+from naiad.broker.core.drain import Drain
+from naiad.broker.core.endings import Endings
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.job import JobState
+from naiad.broker.core.loading import Loading
 from naiad.broker.core.memory import Memory
-from naiad.broker.core.queries import Queries, text_argument, version_argument
+from naiad.broker.core.models import ModelVersion
+from naiad.broker.core.queries import Queries
 from naiad.broker.core.recovery import Recovery
-from naiad.broker.core.sessions import Session
+from naiad.broker.core.results import Results
+from naiad.broker.core.withdrawal import Withdrawal
+from naiad.broker.core.worker_events import WorkerEvents
 from naiad.broker.core.world import Limits, NamedRegion, World
 from naiad.protocol import messages as m
-from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 
-STATE_FORMAT: Final = 1
+STATE_FORMAT: Final = 2
 
 
 class Scheduler:
@@ -52,71 +64,76 @@ class Scheduler:
             incarnation=incarnation, server=server, first_number=first_number, limits=limits
         )
         self._answers = Answers(self.world)
-        self._dispatch = Dispatch(self.world, self._answers)
+        self._fleet = Fleet(self.world)
+        self._dispatch = Dispatch(self.world, self._answers, self._fleet)
+        self._results = Results(self.world, self._answers, self._dispatch)
+        self._withdrawal = Withdrawal(self.world, self._answers)
         self._admission = Admission(self.world, self._answers, self._dispatch)
-        self._catalog = Catalog(self.world, explicit=explicit)
-        self._fleet = Fleet(self.world, self._answers, self._dispatch, self._catalog.settled)
-        self._catalog.fleet = self._fleet
-        self._memory = Memory(self.world, self._dispatch)
+        self._endings = Endings(self.world, self._withdrawal, self._fleet, self._settled)
+        self._loading = Loading(self.world, self._fleet, self._endings, self._settled)
+        self._catalog = Catalog(
+            self.world, self._fleet, self._endings, self._loading, explicit=explicit
+        )
+        self._memory = Memory(self.world, self._results, self._withdrawal)
         self._recovery = Recovery(
             self.world,
             self._answers,
             self._admission,
             self._dispatch,
+            self._results,
+            self._withdrawal,
             self._fleet,
+            self._loading,
             self._memory,
         )
-        self._queries = Queries(self.world, self._catalog, self._admission, software)
-        self._software = software
-        self._quit = False
-        self._drain_until_ns = NEVER_NS
-        self._operations: dict[str, Callable[[Session, int, m.Parameters, bytes], Any]] = {
-            "live": lambda s, c, a, p: {"live": True},
-            "ready": lambda s, c, a, p: {"ready": self._queries.is_ready()},
-            "model_ready": lambda s, c, a, p: {
-                "ready": self._queries.model_ready(text_argument(a, "model"), version_argument(a))
-            },
-            "server_metadata": lambda s, c, a, p: self._queries.server_metadata(),
-            "model_metadata": lambda s, c, a, p: self._queries.model_metadata(
-                text_argument(a, "model"), version_argument(a)
-            ),
-            "model_config": lambda s, c, a, p: self._queries.model_config(
-                text_argument(a, "model"), version_argument(a)
-            ),
-            "statistics": lambda s, c, a, p: self._queries.statistics(
-                str(a.get("model", "")), version_argument(a)
-            ),
-            "index": lambda s, c, a, p: self._queries.index(a.get("ready") is True),
-            "status": lambda s, c, a, p: self._queries.status(),
-            "load": self._load,
-            "unload": self._unload,
-            "region_register": lambda s, c, a, p: self._memory.register(s, c, a),
-            "region_status": lambda s, c, a, p: self._memory.region_status(a),
-            "region_unregister": lambda s, c, a, p: self._memory.unregister(a),
-        }
-        self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            e.RequestsArrived: self._requests_arrived,
-            e.BatchFinished: self._batch_finished,
-            e.SessionOpened: self._session_opened,
-            e.SessionLost: self._session_lost,
-            e.SessionEnded: self._session_ended,
-            e.CancelAsked: self._cancel_asked,
-            e.LeasesReleased: self._leases_released,
-            e.RegionOffered: self._region_offered,
-            e.RegionDropped: self._region_dropped,
-            e.ControlAsked: self._control_asked,
-            e.NamedRegionStated: self._named_region_stated,
+        deaths = Deaths(
+            self.world, self._answers, self._dispatch, self._fleet, self._endings, self._loading
+        )
+        self._fleet.when_lost = deaths.lost
+        self._workers = WorkerEvents(
+            self.world, self._results, self._fleet, self._loading, deaths, self._recovery
+        )
+        self._clients = ClientEvents(
+            self.world,
+            self._answers,
+            self._admission,
+            self._withdrawal,
+            self._memory,
+            self._recovery,
+            software,
+        )
+        queries = Queries(self.world, self._catalog, self._admission, software)
+        self._control = Control(self.world, self._catalog, queries, self._memory)
+        self._drain = Drain(
+            self.world, self._answers, self._withdrawal, self._fleet, self._recovery
+        )
+        self._handlers = self._table()
+
+    def _table(self) -> dict[type[Any], Callable[[Any], None]]:
+        """Who takes which event: the parts' own methods, nothing is called in between."""
+        return {
+            e.RequestsArrived: self._clients.requests_arrived,
+            e.BatchFinished: self._workers.batch_finished,
+            e.SessionOpened: self._clients.session_opened,
+            e.SessionLost: self._clients.session_lost,
+            e.SessionEnded: self._clients.session_ended,
+            e.CancelAsked: self._clients.cancel_asked,
+            e.LeasesReleased: self._clients.leases_released,
+            e.RegionOffered: self._clients.region_offered,
+            e.RegionDropped: self._clients.region_dropped,
+            e.ControlAsked: self._control.asked,
+            e.NamedRegionStated: self._clients.named_region_stated,
             e.NamedRegionsGone: lambda event: self._memory.forget_named(event.names),
-            e.SlotOpened: self._slot_opened,
-            e.SlotSilent: self._slot_silent,
-            e.SlotDied: self._slot_died,
-            e.InstanceLoaded: self._instance_loaded,
+            e.SlotOpened: self._workers.slot_opened,
+            e.SlotSilent: self._workers.slot_silent,
+            e.SlotDied: self._workers.slot_died,
+            e.InstanceLoaded: self._workers.instance_loaded,
             e.RegionsForgotten: lambda event: None,
             e.SupervisorOpened: lambda event: self._fleet.want(again=True),
             e.RepositoryScanned: lambda event: self._catalog.scanned(*event),
-            e.RoomWasShort: self._room_was_short,
+            e.RoomWasShort: self._workers.room_was_short,
             e.TimePassed: lambda event: None,
-            e.DrainAsked: lambda event: self.drain(event.until_ns),
+            e.DrainAsked: lambda event: self._drain.begin(event.until_ns),
         }
 
     # --- the contract ------------------------------------------------------------------
@@ -163,13 +180,13 @@ class Scheduler:
         if self._recovery.has_refused:
             self._recovery.look_again()
         if world.deadlines.is_active:
-            self._dispatch.expire()
+            self._withdrawal.expire()
         if world.dirty:
             self._dispatch.schedule()
         if world.retiring:
-            self._fleet.check_retired()
+            self._endings.check_retired()
         if world.draining:
-            self._check_drained()
+            self._drain.check()
         self._answers.flush()
         return self._take_actions()
 
@@ -180,293 +197,37 @@ class Scheduler:
         return timer_ns if timer_ns < deadline_ns else deadline_ns
 
     def snapshot(self) -> dict[str, Any]:
-        """What survives the broker: desired models, named regions, the ledger of slots.
+        """What survives the broker: desired models, named regions, the ledger of slots, and
+        whose clients may read what workers lent.
 
         Of one that has quit only the regions: the next one reads the repository anew.
         """
+        has_quit = self._drain.has_quit
         return {
             "format": STATE_FORMAT,
             "slots": self._recovery.ledger(),
-            "scanned": self._catalog.has_scanned and not self._quit,
-            "models": [] if self._quit else self._catalog.saved_models(),
+            "scanned": self._catalog.has_scanned and not has_quit,
+            "models": [] if has_quit else self._catalog.saved_models(),
             "regions": [
                 (one.name, tuple(one.region), one.offset, one.size)
                 for one in self.world.named_regions.values()
             ],
+            "sessions": self._clients.saved(),
         }
 
     def _restore(self, saved: dict[str, Any]) -> None:
         for name, region, offset, size in saved["regions"]:
             self.world.name_region(NamedRegion(name, m.Region(*region), offset, size))
         self._catalog.restore(saved["models"])
+        self._clients.restore(saved["sessions"])
+
+    def _settled(self, model: ModelVersion) -> None:
+        """A version became READY or UNAVAILABLE; who says so is built before the catalog."""
+        self._catalog.settled(model)
 
     def _take_actions(self) -> list[e.Action]:
         actions, self.world.actions = self.world.actions, []
         return actions
-
-    # --- clients -----------------------------------------------------------------------
-
-    def _requests_arrived(self, event: e.RequestsArrived) -> None:
-        session = self.world.sessions.get(event.session)
-        if session is None:
-            return
-        admit = self._admission.admit
-        frames = event.frames
-        jobs = session.jobs
-        for request in event.requests:
-            if request.attempt > 1:
-                self._recovery.resent(session, request, frames)
-            elif request.id in jobs or request.id in session.zombies:
-                fault = RequestError(
-                    f"request id {request.id} is in flight already; ids are never reused",
-                    code=Code.ALREADY_EXISTS,
-                )
-                self.world.actions.append(e.CloseSession(session.key, fault))
-                return
-            else:
-                admit(session, request, frames)
-
-    def _session_opened(self, event: e.SessionOpened) -> None:
-        world = self.world
-        session = world.sessions.get(event.session)
-        resumed = session is not None
-        if session is None:
-            if len(world.sessions) >= world.limits.sessions_max:
-                fault = Unavailable(
-                    f"{len(world.sessions)} clients are connected, at most"
-                    f" {world.limits.sessions_max}; close some",
-                    code=Code.BUDGET_EXCEEDED,
-                )
-                world.actions.append(e.CloseSession(event.session, fault))
-                return
-            session = world.sessions[event.session] = Session(event.session, event.role, event.pid)
-        self._answers.hold(session)
-        session.connected = True
-        limits = world.limits
-        welcome = m.Welcome(
-            world.incarnation, world.server, self._software, limits.session_requests_max,
-            limits.session_bytes_max, limits.inline_bytes_max, resumed,
-        )  # fmt: skip
-        world.actions.append(e.TellSession(session.key, welcome))
-        self._answers.reopen(session)
-        for arena, request_id in event.leases:
-            # 0: after a restart of the broker its worker may come later than the client.
-            slot = self._memory.slot_of_arena(arena)
-            session.leases[(arena, request_id)] = slot or 0
-
-    def _session_lost(self, event: e.SessionLost) -> None:
-        session = self.world.sessions.get(event.session)
-        if session is None:
-            return
-        session.connected = False
-        session.lost_ns = lost_ns = self.world.now_ns
-
-        def absent() -> None:
-            if not session.connected and session.lost_ns == lost_ns:
-                self._session_absent(session)
-
-        self.world.at(lost_ns + self.world.limits.absence_ns, absent)
-
-    def _session_absent(self, session: Session) -> None:
-        """It stays away, but may be alive (stopped, say) and read or own memory all the same.
-
-        Its queued work is dropped; what it holds ends only when its process is known to be dead.
-        """
-        for job in list(session.jobs.values()):
-            if job.state is JobState.QUEUED:
-                self._dispatch.drop(job)
-        holds = session.jobs or session.zombies or session.leases or session.regions
-        if not holds or not session.pid:
-            self._end_session(session)
-
-    def _session_ended(self, event: e.SessionEnded) -> None:
-        session = self.world.sessions.get(event.session)
-        if session is not None:
-            self._end_session(session)
-
-    def _end_session(self, session: Session) -> None:
-        """Nobody waits for its answers any more: cancel, forget its memory, end its leases."""
-        if session.ended:
-            return
-        session.ended = True
-        self.world.sessions.pop(session.key, None)
-        self.world.actions.append(e.ForgetSession(session.key))
-        for job in list(session.jobs.values()):
-            self._dispatch.cancel(job, cancelled_error())
-        self._memory.session_ended(session)
-
-    def _cancel_asked(self, event: e.CancelAsked) -> None:
-        session = self.world.sessions.get(event.session)
-        if session is None:
-            return
-        for request_id in event.ids:
-            job = session.jobs.get(request_id)
-            if job is not None:
-                self._dispatch.cancel(job, cancelled_error())
-            else:
-                self._recovery.cancel(session, request_id)
-
-    def _leases_released(self, event: e.LeasesReleased) -> None:
-        session = self.world.sessions.get(event.session)
-        if session is not None:
-            self._memory.released(session, event.leases)
-
-    def _region_offered(self, event: e.RegionOffered) -> None:
-        session = self.world.sessions.get(event.session)
-        if session is not None:
-            self._memory.offered(session, event.call, event.region, event.fault)
-
-    def _region_dropped(self, event: e.RegionDropped) -> None:
-        session = self.world.sessions.get(event.session)
-        if session is not None:
-            self._memory.dropped(session, event.call, event.id)
-
-    def _named_region_stated(self, event: e.NamedRegionStated) -> None:
-        self._memory.stated(
-            event.session,
-            event.call,
-            event.name,
-            event.region,
-            event.fault,
-            event.offset,
-            event.size,
-        )
-
-    # --- control -----------------------------------------------------------------------
-
-    def _control_asked(self, event: e.ControlAsked) -> None:
-        session = self.world.sessions.get(event.session)
-        if session is None:
-            return
-        fault: NaiadError | None = None
-        result: Any = None
-        operation = self._operations.get(event.operation)
-        try:
-            if operation is None:
-                raise RequestError(
-                    f"unknown operation {event.operation!r}; known are"
-                    f" {', '.join(sorted(self._operations))}",
-                    code=Code.UNSUPPORTED,
-                )
-            result = operation(session, event.call, event.arguments, event.payload)
-            if result is None:
-                return  # answered later
-        except NaiadError as raised:
-            fault = raised
-        self.world.actions.append(e.SendReply(session.key, event.call, fault, result))
-
-    def _load(self, session: Session, call: int, arguments: m.Parameters, payload: bytes) -> None:
-        name = text_argument(arguments, "model")
-        try:
-            override = payload.decode() if payload else None
-        except UnicodeDecodeError as fault:
-            raise RequestError(f"Invalid config override: not UTF-8: {fault}") from fault
-        self._catalog.load(name, (session.key, call), override)
-
-    def _unload(self, session: Session, call: int, arguments: m.Parameters, _: bytes) -> None:
-        self._catalog.unload(text_argument(arguments, "model"), (session.key, call))
-
-    # --- workers -----------------------------------------------------------------------
-
-    def _slot_opened(self, event: e.SlotOpened) -> None:
-        if self._recovery.is_condemned(event.slot):
-            return
-        known = event.slot in self.world.slots
-        slot = self._fleet.opened(event.slot, event.hello, event.pid)
-        if slot.silent:
-            return
-        if known:
-            self._recovery.reconnected(slot, event.hello)
-        else:
-            self._recovery.adopt(slot, event.hello)
-        self._recovery.heard(slot.key)
-        self._fleet.assign()
-        self.world.actions.append(e.SaveState())
-
-    def _slot_silent(self, event: e.SlotSilent) -> None:
-        slot = self.world.slots.get(event.slot)
-        if slot is not None:
-            self._fleet.silent(slot)
-
-    def _slot_died(self, event: e.SlotDied) -> None:
-        self._recovery.heard(event.slot)
-        slot = self.world.slots.get(event.slot)
-        if slot is not None:
-            self._fleet.died(slot, event)
-
-    def _instance_loaded(self, event: e.InstanceLoaded) -> None:
-        slot = self.world.slots.get(event.slot)
-        if slot is not None:
-            self._fleet.loaded(slot, event.instance, event.error, event.load_ns, event.config)
-
-    def _room_was_short(self, event: e.RoomWasShort) -> None:
-        self.world.counters.inline_fallbacks += event.outputs
-
-    def _batch_finished(self, event: e.BatchFinished) -> None:
-        slot = self.world.slots.get(event.slot)
-        if slot is not None:
-            self._dispatch.finished(slot, event.results, event.frames)
-
-    # --- the end -----------------------------------------------------------------------
-
-    def drain(self, until_ns: int) -> None:
-        """Accept nothing new, finish what is there, stop every worker; Quit follows."""
-        world = self.world
-        if world.draining:
-            return
-        world.draining = True
-        world.log("info", "draining: nothing new is accepted")
-        self._drain_until_ns = until_ns
-        if until_ns != NEVER_NS:
-            world.at(until_ns, self._drain_overdue)
-        for instance in list(world.instances.values()):
-            if instance.slot is None and len(instance.model.queue):
-                self._drain_hopeless(instance.model)
-        self._fleet.want(again=True)
-
-    def _drain_hopeless(self, model: Any) -> None:
-        if any(one.slot is not None for one in model.instances):
-            return
-        for job in list(model.queue.jobs()):
-            model.queue.remove(job)
-            if job.deadline_ns:
-                self.world.deadlines.discard(job)
-            self._answers.fail(job, Unavailable("the server is stopping", code=Code.DRAINING))
-
-    def _check_drained(self) -> None:
-        world = self.world
-        if self._quit or not self._recovery.is_complete:
-            return  # an earlier broker's workers are told to stop when they say hello
-        for model in dict.fromkeys(instance.model for instance in world.instances.values()):
-            if len(model.queue):
-                self._drain_hopeless(model)
-        if any(session.jobs for session in world.sessions.values()):
-            return
-        for slot in list(world.slots.values()):
-            if not slot.stopping:
-                self._fleet.stop_slot(slot, brief=slot.is_occupied)
-        if not world.slots:
-            self._quit = True
-            world.actions.append(e.SaveState())
-            world.actions.append(e.Quit(0))
-
-    def _drain_overdue(self) -> None:
-        if self._quit:
-            return
-        world = self.world
-        world.log("error", "the drain time is over: requests in flight are given up")
-        for session in world.sessions.values():
-            for job in list(session.jobs.values()):
-                if job.state is JobState.QUEUED:
-                    job.model.queue.remove(job)
-                    if job.deadline_ns:
-                        world.deadlines.discard(job)
-                self._answers.fail(job, Unavailable("the server is stopping", code=Code.DRAINING))
-        for slot in world.slots.values():
-            self._fleet.kill(slot, "the drain time is over")
-        self._quit = True
-        world.actions.append(e.SaveState())
-        world.actions.append(e.Quit(1))
 
     # --- for tests ---------------------------------------------------------------------
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from naiad.broker.core.events import SendAnswers
     from naiad.broker.core.job import Job
     from naiad.protocol.errors import NaiadError
     from naiad.protocol.messages import Region
+
+UNKNOWN_ARENA: Final = 0
 
 
 class Session:
@@ -23,6 +25,10 @@ class Session:
         self.role = role
         self.pid = pid
         self.connected = True
+        self.is_heard = True
+        """False for one of an earlier broker that has not said hello to this one."""
+        self.is_kept = False
+        """The state file names it, because it may read what a worker lent it."""
         self.ended = False
         self.lost_ns = 0
         self.jobs: dict[int, Job] = {}
@@ -32,7 +38,8 @@ class Session:
         self.regions: dict[int, Region] = {}
         """The client's id to the region under the broker's own id."""
         self.leases: dict[tuple[int, int], int] = {}
-        """(arena id, request id) to the slot that lends it, 0 while that is not known."""
+        """(arena id, request id) to the slot that lends it, 0 while that is not known. The arena is
+        UNKNOWN_ARENA where only the worker has told, not the client."""
         self.undelivered: list[SendAnswers] = []
         self.released: dict[int, NaiadError | None] = {}
         """RELEASED that came while the connection was away, with the error each was answered with;

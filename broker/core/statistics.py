@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from naiad.protocol.messages import Durations
+
 Json = dict[str, Any]
 
 
@@ -44,8 +46,13 @@ class ModelStatistics:
         self.last_inference_ms = 0
         self.batches: dict[int, BatchSizeStatistics] = {}
 
-    def executed(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+    def executed(self, rows: int, answered: int, durations: Durations) -> None:
+        """One execution of so many rows, with a result for so many requests."""
+        input_ns, infer_ns, output_ns = durations
         self.execution_count += 1
+        self.compute_input_ns += input_ns * answered
+        self.compute_infer_ns += infer_ns * answered
+        self.compute_output_ns += output_ns * answered
         sized = self.batches.get(rows)
         if sized is None:
             sized = self.batches[rows] = BatchSizeStatistics()

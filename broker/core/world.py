@@ -35,6 +35,10 @@ class Limits:
     slot_wait_ns: int = 5 * SECOND_NS
     """How long a reload waits for slots that do not come before it swaps with fewer instances."""
     stop_grace_ns: int = 30 * SECOND_NS
+    kill_ns: int = 10 * SECOND_NS
+    """How long a killed worker may take to die until it is LOST: it cannot be killed."""
+    drain_kill_ns: int = SECOND_NS
+    """The same when the server's time to drain is over, and it ends."""
     unwanted_grace_ns: int = SECOND_NS
     """At the server's end, for a worker that executes or loads what nobody waits for any more."""
     retry_first_ns: int = SECOND_NS

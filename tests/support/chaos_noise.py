@@ -21,6 +21,7 @@ import zmq
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.endpoints import Endpoints
+from naiad.protocol.errors import Code
 from support.chaos_garbage import Garbage
 
 MODEL: Final = "echo"
@@ -96,6 +97,8 @@ class Noise:
                     return True
                 case m.Refused(_, text) if "expected HELLO" in text:
                     return False
+                case m.Refused(Code.ALREADY_EXISTS):
+                    return False  # an id used twice ends the session: the probe may go with it
                 case _:
                     continue
 

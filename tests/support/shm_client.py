@@ -1,6 +1,7 @@
 """A client process that holds shared memory, to be killed: `python -m support.shm_client RUN_DIR`.
 
-Sends large arrays, checks the answers, keeps the results, says "holding" and waits for its end.
+Sends large arrays, checks the answers, keeps the results, says "holding" and waits for its end;
+then it checks them again.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ def _hold(run_dir: str) -> None:
             held.append(result)
         print("holding", flush=True)
         sys.stdin.read()
+        for seed, result in enumerate(held):
+            assert (result == np.random.default_rng(seed).random(SHAPE, np.float32)).all(), seed
 
 
 if __name__ == "__main__":

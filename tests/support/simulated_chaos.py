@@ -117,6 +117,14 @@ def _crash_while_hanging(simulation: Simulation, random: Random) -> None:
         simulation.server.crash(random.choice((1, 20)) * MILLISECOND)
 
 
+def _crash_while_away(simulation: Simulation, random: Random) -> None:
+    """The broker restarts, and a client that reads what a worker lent it comes back late."""
+    reading = [one for one in simulation.clients if one.is_alive and one.leases]
+    if reading:
+        random.choice(reading).stay_away(random.choice((3_000, 6_000, 12_000)) * MILLISECOND)
+        simulation.server.crash(random.choice((1, 20)) * MILLISECOND)
+
+
 def _reload(simulation: Simulation, random: Random) -> None:
     """Edit a model and load it, or load it unchanged; sometimes in a way that fails."""
     server = simulation.server
@@ -161,6 +169,7 @@ DISTURBANCES = (
     Disturbance("kill client", _kill_client, 0.25, (50_000, 300_000)),
     Disturbance("crash broker", _crash_broker, 0.3, (80_000, 400_000)),
     Disturbance("crash while hanging", _crash_while_hanging, 0.2, (80_000, 400_000)),
+    Disturbance("crash while away", _crash_while_away, 0.1, (80_000, 400_000)),
     Disturbance("rename region", _rename_region, 0.15, (30_000, 200_000)),
     Disturbance("reload", _reload, 0.6, (20_000, 200_000), needs_explicit=True),
     Disturbance("unload", _unload, 0.4, (50_000, 400_000), needs_explicit=True),

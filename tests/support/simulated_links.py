@@ -73,6 +73,7 @@ class ClientLinks:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._open: dict[int, Connection] = {}
+        self.dead: set[int] = set()
 
     def connect(self, client: SimulatedClient) -> Connection | None:
         return self._server.connections.make(client, self._received)
@@ -129,6 +130,7 @@ class ClientLinks:
             return
         server.ledger.tell(f"{client} dies")
         client.die()
+        self.dead.add(client.key)
         connection = client.connection
         when_ns = server.agenda.now_ns if connection is None else connection.end()
 
@@ -197,7 +199,7 @@ class WorkerLinks:
 
         def overdue() -> None:
             if worker.is_alive and worker.key not in self._open:
-                server.tell(e.SlotSilent(worker.key))
+                server.tell(e.SlotSilent(worker.key, is_killed=True))
                 self._signal(worker, "killed: it stopped answering")
 
         server.in_this_life(SUSPICION_NS, overdue)

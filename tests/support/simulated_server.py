@@ -106,6 +106,9 @@ class Server:
         for entry in (saved or {}).get("slots", ()):
             if entry["slot"] not in self.workers.alive:
                 self.tell(e.SlotDied(entry["slot"], "it died while the broker was away", 0, False))
+        for entry in (saved or {}).get("sessions", ()):
+            if entry["session"] in self.clients.dead:
+                self.tell(e.SessionEnded(entry["session"]))
         self.operator_opens()
         self.supervisor.opens()
         self._arm()

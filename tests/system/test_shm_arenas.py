@@ -22,6 +22,7 @@ from support.shm_client import SHAPE, ShmClient
 
 MODELS = Path(__file__).resolve().parents[2] / "model_repository"
 WAIT_SECONDS_MAX = 30.0
+STOPPED_SECONDS = 6.0
 KILLED_CLIENTS = [pytest.param(6, id="short"), pytest.param(100, marks=pytest.mark.soak, id="full")]
 
 
@@ -203,6 +204,22 @@ def test_requests_and_results_survive_the_broker(server: Server, client: Client)
     del held, futures, array
     gc.collect()
     assert (client.infer("identbig", {"INPUT0": image(9)})["OUTPUT0"] == image(9)).all()
+
+
+def test_nobody_writes_over_what_a_stopped_client_reads_when_the_broker_is_replaced(
+    server: Server, client: Client
+) -> None:
+    with ShmClient(server.run_dir) as stopped:
+        stopped.wait_until_holding()
+        stopped.process.send_signal(signal.SIGSTOP)
+        os.kill(server.pids["broker"], signal.SIGKILL)
+        # Longer than a restarted broker waits for whoever is known to have gone.
+        end = time.monotonic() + STOPPED_SECONDS
+        while time.monotonic() < end:
+            held = [client.infer("identbig", {"INPUT0": image(7)})["OUTPUT0"] for _ in range(5)]
+            assert all((one == image(7)).all() for one in held)
+        stopped.process.send_signal(signal.SIGCONT)
+        assert stopped.end() == 0
 
 
 def test_cancelled_requests_give_their_memory_back(server: Server, client: Client) -> None:

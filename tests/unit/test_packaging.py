@@ -15,6 +15,7 @@ PURE = (
     *sorted(f"naiad.protocol.{path.stem}" for path in (ROOT / "protocol").glob("[a-z]*.py")),
     *sorted(f"naiad.broker.core.{path.stem}" for path in (ROOT / "broker/core").glob("[a-z]*.py")),
     "naiad.client.session",
+    "naiad.client.outstanding",
     "naiad.shm.layout",
     "naiad.shm.arena",
     "naiad.config.model",

@@ -24,6 +24,7 @@ from naiad.broker.state import RunDirectoryBusy, StateFile
 from naiad.broker.timer import Timer
 from naiad.broker.transport import Received, Transport, peer_of
 from naiad.protocol.endpoints import Endpoints
+from support.helper_process import helper_of, helper_pid
 
 DEADLINE_S = 10.0
 
@@ -264,6 +265,18 @@ def test_a_message_arrives_with_its_frames_and_the_kernels_word_on_its_sender(
     until(lambda: not transport.send(message.peer, [b"x"]), "a send to nobody must say so")
 
 
+def test_a_descriptor_that_means_something_else_by_now_costs_none() -> None:
+    """The number of a connection that has ended may be anybody's before its message is read."""
+    other = os.pidfd_open(os.getpid())
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match="socket"):
+            peer_of(other)
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        os.close(other)
+
+
 def test_a_peer_that_does_not_read_is_given_up_at_its_limit(transport: Transport) -> None:
     peer = dealer(transport)
     peer.rcvhwm = 1
@@ -319,7 +332,7 @@ def test_the_helper_scans_rests_and_is_started_again(tmp_path: Path) -> None:
     model = tmp_path / "m"
     (model / "1").mkdir(parents=True)
     (model / "config.pbtxt").write_text('backend: "identity" max_batch_size: 4')
-    helper = RepositoryHelper((str(tmp_path),), {})
+    helper = helper_of(tmp_path)
     helper.ask(ScanRepository(1, None, None))
     helper.rest()  # a question is open: it must not end
     assert helper.descriptor >= 0
@@ -332,10 +345,9 @@ def test_the_helper_scans_rests_and_is_started_again(tmp_path: Path) -> None:
 
 
 def test_a_helper_that_is_killed_answers_all_the_same(tmp_path: Path) -> None:
-    helper = RepositoryHelper((str(tmp_path),), {})
+    helper = helper_of(tmp_path)
     helper.ask(ScanRepository(1, None, None))
-    assert helper._process is not None
-    helper._process.kill()
+    os.kill(helper_pid(), signal.SIGKILL)
     token, fault = wait_for_answers(helper)[0]
     assert token == 1
     assert fault is not None
@@ -347,7 +359,7 @@ def test_a_helper_that_keeps_dying_is_an_error_and_no_endless_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    helper = RepositoryHelper((str(tmp_path),), {})
+    helper = helper_of(tmp_path)
     helper.ask(ScanRepository(7, None, None))
     assert wait_for_answers(helper) == [(7, "the repository helper keeps dying; see the log")]
     assert RESTARTS_MAX < 10

@@ -46,7 +46,7 @@ def connect(request: pytest.FixtureRequest, run_dir: Path) -> Iterator[Connect]:
 
     yield connected
     for caller in made:
-        caller.session.check_invariants()
+        caller.session.requests.check_invariants()
         caller.close()
     if running is not None:
         running.close()

@@ -27,7 +27,7 @@ ANSWER = Operation("answer")
 def client(broker: Broker) -> Iterator[Client]:
     with Client(broker.run_dir) as client:
         yield client
-        client._blocking.driver.session.check_invariants()
+        client._blocking.driver.session.requests.check_invariants()
 
 
 def until(condition: threading.Event) -> None:

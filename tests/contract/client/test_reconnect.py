@@ -23,7 +23,7 @@ def test_requests_are_sent_again_when_the_connection_breaks(
         np.testing.assert_array_equal(result["x"], X["x"])
     infers = [event for event in client.call("seen") if event[0] == "Infer"]
     assert [attempt for *_, attempt, _ in infers] == [1, 2]
-    assert client.session.duplicate_answers == 0
+    assert client.session.requests.duplicate_answers == 0
 
 
 def test_a_new_incarnation_gets_everything_unanswered(broker: Broker, connect: Connect) -> None:

@@ -71,12 +71,12 @@ def test_answers_in_order_and_ends_when_stdin_closes(helper: Helper, tmp_path: P
     helper.send(
         {"id": 1, "op": "scan", "repositories": [str(tmp_path)]},
         {"id": 2, "op": "nonsense"},
-        {"id": 3, "op": "parse", "directory": str(tmp_path / "m")},
+        {"id": 3, "op": "scan", "repositories": [str(tmp_path)], "names": ["m"]},
     )
 
     first, second, third = helper.receive(3)
 
-    assert first["result"]["models"] == [third["result"]]
+    assert first["result"]["models"] == third["result"]["models"]
     assert second["error"][0] == "protocol_error"
     assert helper.end() == 0
 

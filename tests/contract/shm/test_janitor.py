@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from naiad.shm.janitor import Janitor, remove_dead
+from naiad.shm.janitor import Janitor
 from naiad.shm.layout import RANDOM_BYTES, segment_name
 from naiad.shm.objects import DIRECTORY
-from naiad.shm.segment import Segment
 from support.shm_process import ShmProcess
 
 Segments = Callable[[], list[str]]
@@ -138,24 +137,3 @@ def test_two_janitors_at_once_remove_each_segment_once(server: str, segments: Se
     found += swept(first)[0]
     assert sorted(found) == sorted(keys)
     assert segments() == []
-
-
-def test_a_dead_workers_arena_is_removed_by_name_once(server: str, segments: Segments) -> None:
-    with ShmProcess("own", server, "worker", "100") as worker:
-        region = worker.regions[0]
-        assert not remove_dead(region), "it lives"
-        worker.kill()
-    assert not remove_dead(region._replace(inode=region.inode + 1)), "another segment"
-    assert segments() == [region.key]
-    assert remove_dead(region)
-    assert not remove_dead(region)
-    assert segments() == []
-
-
-def test_a_foreign_segment_is_never_removed_by_name(foreign_key: str) -> None:
-    with Segment.create(foreign_key, 4096) as segment:
-        region = segment.region
-    os.close(os.open(DIRECTORY + foreign_key, os.O_CREAT | os.O_RDWR, 0o600))
-    found = os.stat(DIRECTORY + foreign_key)
-    assert not remove_dead(region._replace(device=found.st_dev, inode=found.st_ino))
-    assert os.path.exists(DIRECTORY + foreign_key)

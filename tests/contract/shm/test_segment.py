@@ -15,7 +15,7 @@ import pytest
 
 from naiad.protocol.errors import Code, InternalError, RequestError
 from naiad.protocol.messages import Region
-from naiad.shm.janitor import remove_dead
+from naiad.shm.janitor import Janitor
 from naiad.shm.layout import RANDOM_BYTES, segment_name
 from naiad.shm.objects import (
     DIRECTORY,
@@ -29,6 +29,7 @@ from naiad.shm.segment import Mapping, Segment
 from support.shm_process import PYTHON_PATH, ShmProcess
 
 SIZE = 100_000
+WHOLE_DIRECTORY = 1 << 20
 
 
 def test_what_the_owner_writes_the_other_reads_and_back(key: str) -> None:
@@ -118,7 +119,7 @@ def test_only_the_name_of_the_same_object_is_unlinked(key: str) -> None:
     second.close()
 
 
-def test_a_forked_child_does_not_unlink_its_parents_segment(key: str) -> None:
+def test_a_forked_child_does_not_unlink_its_parents_segment(server: str, key: str) -> None:
     with Segment.create(key, SIZE) as segment:
         child = os.fork()
         if not child:
@@ -126,7 +127,8 @@ def test_a_forked_child_does_not_unlink_its_parents_segment(key: str) -> None:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert is_same(segment.region)
-        assert not remove_dead(segment.region), "the parent's lock is still there"
+        swept = Janitor(server, min_age_s=0).sweep(entries_max=WHOLE_DIRECTORY)
+        assert swept == ((), 0, True), "the parent's lock is still there"
 
 
 # --- ranges ----------------------------------------------------------------------------------

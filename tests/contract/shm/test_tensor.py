@@ -9,7 +9,7 @@ import pytest
 
 from naiad.protocol.datatypes import ITEM_BYTES, NUMPY_NAME
 from naiad.protocol.errors import RequestError
-from naiad.shm.tensor import Keeper, array_over, copy_into, datatype_of, view_over
+from naiad.shm.tensor import Keeper, array_over, copy_into, view_over
 
 
 @pytest.mark.parametrize("datatype", [name for name in ITEM_BYTES if name != "BYTES"])
@@ -24,23 +24,6 @@ def test_bytes_become_an_array_of_the_datatype(datatype: str) -> None:
     assert array.tobytes() == bytes(raw)
     raw[0] = 0
     assert array.tobytes() == bytes(raw), "a view, not a copy"
-
-
-@pytest.mark.parametrize("datatype", sorted(NUMPY_NAME))
-def test_every_dtype_has_its_datatype(datatype: str) -> None:
-    assert datatype_of(np.zeros(1, NUMPY_NAME[datatype])) == datatype
-    assert datatype_of(np.zeros(1, np.dtype(NUMPY_NAME[datatype]).newbyteorder(">"))) == datatype
-
-
-@pytest.mark.parametrize("array", [np.array(["a"]), np.array([b"a"]), np.array([b"a"], object)])
-def test_strings_are_bytes(array: np.ndarray[tuple[int], np.dtype[np.generic]]) -> None:
-    assert datatype_of(array) == "BYTES"
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "datetime64[s]", "float128"])
-def test_other_dtypes_are_refused_by_name(dtype: str) -> None:
-    with pytest.raises(RequestError, match="cannot be sent; expected one of bool, uint8"):
-        datatype_of(np.zeros(1, dtype))
 
 
 def test_an_array_is_writable_exactly_if_its_bytes_are() -> None:

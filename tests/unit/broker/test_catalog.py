@@ -214,6 +214,22 @@ def test_a_model_that_is_not_there_fails_its_load_by_name() -> None:
     assert "failed to load 'gone'" in error.message
 
 
+def test_a_load_that_nobody_could_look_at_fails_and_changes_nothing_served() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    lost, other = (bench.ask_control("load", model=name) for name in ("m", "other"))
+    bench.do(e.RepositoryScanned(bench.scans.pop(0).token, (), "it hangs.", is_lost=True))
+    error = reply(bench, lost)
+    assert isinstance(error, Unavailable)
+    assert error.message == "failed to load 'm': it hangs."
+    assert bench.world.models["m"].failure == f"last load failed: {error.message}"
+    bench.ask(1)
+    assert bench.sent(slot) == [[1]]
+    bench.scanned(config("other"))
+    assert bench.model("other").state is ModelState.LOADING
+    assert (CLIENT, other) not in bench.replies
+
+
 def test_without_explicit_control_loads_are_refused() -> None:
     bench = Bench(explicit=False)
     for operation in ("load", "unload"):

@@ -15,9 +15,10 @@ def asked(bench: Bench, number: int, payload: bytes = b"") -> Exception | None:
     return bench.replies.get((CLIENT, call), (None, None))[0]
 
 
-def test_a_config_given_with_a_load_has_a_limit() -> None:
+@pytest.mark.parametrize("letter", [b" ", "é".encode()])
+def test_a_config_given_with_a_load_has_a_limit(letter: bytes) -> None:
     bench = Bench()
-    fault = asked(bench, 1, b" " * (OVERRIDE_BYTES_MAX + 1))
+    fault = asked(bench, 1, letter * (OVERRIDE_BYTES_MAX // len(letter) + 1))
     assert isinstance(fault, RequestError)
     assert str(OVERRIDE_BYTES_MAX) in fault.message
     assert bench.scans == []
@@ -32,6 +33,7 @@ def test_loads_that_wait_for_the_helper_are_bounded(payload: bytes, most: int) -
     fault = asked(bench, most, payload)
     assert isinstance(fault, Unavailable)
     assert fault.code is Code.UNAVAILABLE
+    assert f"at most {most}" in fault.message
     assert len(bench.scans) == most
     bench.scanned(config("m0"))
     assert asked(bench, most, payload) is None

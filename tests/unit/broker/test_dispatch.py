@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -210,3 +211,38 @@ def test_no_batch_is_too_large_for_its_workers_header(fields: dict[str, Any]) ->
         seen += len(batch.requests)
         bench.finish(slot)
     assert seen == 1001
+
+
+@pytest.mark.parametrize(
+    ("count", "guilty", "chars"), [(600, (530,), 9), (40, range(5, 38), 4_000)]
+)
+def test_an_error_in_a_large_batch_costs_nobody_else_his_bytes(
+    count: int, guilty: Sequence[int], chars: int
+) -> None:
+    """Many answers, or much text, make a message full before its frames are in it."""
+    bench = Bench()
+    (slot,) = bench.served(config(max_batch_size=count, dynamic_batching={}))
+    bench.ask(1, rows=1)
+    bench.ask(*range(2, 2 + count), rows=1)
+    bench.finish(slot)
+    (batch,) = bench.batches[slot]
+    assert len(batch.requests) == count
+    good = [m.Tensor("Y", "UINT8", (1, 4), 0, 0, 4 * place, 4) for place in range(count)]
+    results = tuple(
+        m.BatchResult(("model_error", "x" * chars, False), ())
+        if place in guilty
+        else m.BatchResult(None, (good[place],))
+        for place in range(count)
+    )
+    frame = b"".join(place.to_bytes(4, "little") for place in range(count))
+    message = m.Results(batch.id, results, m.Durations(1, 1, 1), 0, ())
+    bench.do(e.BatchFinished(slot, message, [frame]))
+    for place, request in enumerate(batch.requests):
+        (answer,) = bench.answers[CLIENT, request.id]
+        if place in guilty:
+            assert answer.error is not None
+            continue
+        (tensor,) = answer.outputs
+        frames = bench.answer_frames[CLIENT, request.id]
+        data = frames[tensor.region][tensor.offset : tensor.offset + tensor.size]
+        assert data == place.to_bytes(4, "little")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from naiad.broker.core import events as e
+from naiad.broker.core.world import Limits
 from naiad.protocol.errors import Code
 from support.simulated_bench import (
+    CLIENT,
     MS,
     Bench,
     S,
@@ -50,8 +52,22 @@ def test_a_drain_that_takes_too_long_gives_up_with_an_exit_code() -> None:
     bench.ask(1, 2, rows=1)
     bench.do(e.DrainAsked(bench.now_ns + 100 * MS))
     bench.wait(100 * MS)
-    assert {bench.error(1)[0], bench.error(2)[0]} == {Code.DRAINING}
+    assert bench.error(2)[0] == Code.DRAINING
     assert bench.killed == [slot]
+    assert not bench.answers[CLIENT, 1]  # it may still be written to
+    bench.dies(slot, ordered=True)
+    assert bench.error(1)[0] == Code.DRAINING
+    assert bench.quit_code == 1
+
+
+def test_a_worker_that_does_not_die_does_not_hold_the_end_up_for_long() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    bench.ask(1)
+    bench.do(e.DrainAsked(bench.now_ns + 100 * MS))
+    bench.wait(100 * MS + Limits().drain_kill_ns)
+    assert bench.killed == [slot]
+    assert not bench.answers[CLIENT, 1]
     assert bench.quit_code == 1
 
 

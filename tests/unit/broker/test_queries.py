@@ -86,7 +86,7 @@ def test_a_model_with_one_of_two_instances_is_ready() -> None:
 def test_a_silent_worker_does_not_make_a_model_ready() -> None:
     bench = Bench()
     (slot,) = bench.served(config())
-    bench.do(e.SlotSilent(slot))
+    bench.do(e.SlotSilent(slot, is_killed=True))
     assert not bench.control("model_ready", model="m")["ready"]
 
 

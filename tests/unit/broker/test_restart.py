@@ -64,7 +64,7 @@ def test_after_a_drain_that_ran_out_of_time_as_well() -> None:
     bench.served(config())
     bench.ask(1)
     bench.do(e.DrainAsked(bench.now_ns + 10**9))
-    bench.wait(2 * 10**9)
+    bench.wait(4 * 10**9)
     assert bench.quit_code == 1
     assert bench.scheduler.snapshot()["models"] == []
     _, actions = after(bench, None)

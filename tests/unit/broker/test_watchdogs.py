@@ -6,6 +6,7 @@ import gc
 import weakref
 
 from support.simulated_bench import MS, Bench, S, config, parameters
+from support.simulated_restart import back, crashed, held
 
 
 def test_a_model_that_is_gone_is_not_kept_by_the_watch_over_its_load() -> None:
@@ -53,6 +54,15 @@ def test_each_execution_has_the_whole_time() -> None:
     bench.wait(99 * MS)
     assert bench.killed == []
     bench.wait(1 * MS)
+    assert bench.killed == [slot]
+
+
+def test_an_execution_that_goes_on_over_a_restart_of_the_broker_has_a_limit_as_well() -> None:
+    bench, slot, instance, (batch,) = crashed(config(**parameters(execution_timeout_ms=100)), 1)
+    back(bench, slot, instance, held(batch, 1))
+    bench.wait(90 * MS)
+    assert bench.killed == []
+    bench.wait(20 * MS)
     assert bench.killed == [slot]
 
 

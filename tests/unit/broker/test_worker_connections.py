@@ -80,7 +80,7 @@ def test_results_that_come_twice_answer_once() -> None:
 def test_a_silent_worker_gets_nothing_more_and_its_requests_move_after_its_death() -> None:
     bench = Bench()
     first, second = bench.served(config(**instances(2)))
-    bench.do(e.SlotSilent(second))
+    bench.do(e.SlotSilent(second, is_killed=True))
     bench.ask(1, 2)
     assert bench.sent(first) == [[1]]
     assert bench.sent(second) == []

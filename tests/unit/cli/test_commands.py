@@ -164,3 +164,20 @@ def test_the_status_for_a_person_names_what_there_is() -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_check_finds_what_serve_with_the_same_option_would_refuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    tensor = "data_type: TYPE_FP32 dims: 4 }"
+    (tmp_path / "m" / "config.pbtxt").write_text(
+        f'backend: "identity" input {{ name: "A" {tensor} output {{ name: "B" {tensor}'
+        " instance_group { kind: KIND_GPU }"
+    )
+    assert main(["check", str(tmp_path)]) == ExitCode.FAILED
+    assert "KIND_GPU, but no GPU is visible" in capsys.readouterr().out
+    assert main(["check", "--on-missing-gpu", "fail", str(tmp_path)]) == ExitCode.FAILED
+    capsys.readouterr()
+    assert main(["check", "--on-missing-gpu=cpu", str(tmp_path)]) == ExitCode.DONE
+    assert "m: ok" in capsys.readouterr().out

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from naiad.client.calls import CALLS_MAX
+from naiad.client.outstanding import BYTES_MAX, REQUESTS_MAX
 from naiad.client.requests import LEASE, REGION, InferInput, Prepared, checked, packed, tail
-from naiad.client.session import BYTES_MAX, REQUESTS_MAX, Phase, Session
+from naiad.client.session import Phase, Session
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.errors import Code, ProtocolError, RequestError, Unavailable
@@ -76,7 +77,7 @@ class Wire:
 def wire() -> Any:
     wire = Wire()
     yield wire
-    wire.session.check_invariants()
+    wire.session.requests.check_invariants()
 
 
 def ids_of(message: m.Message) -> list[tuple[int, int]]:
@@ -114,7 +115,7 @@ def test_requests_of_one_drain_share_a_message_and_a_frame(wire: Wire) -> None:
     assert isinstance(message, m.Infer)
     places = [request.inputs[0][3:] for request in message.requests]
     assert places == [(0, 0, 0, 3), (0, 0, 3, 3), (0, 0, 6, 3), (0, 1, 0, 20_000)]
-    assert frames[1] is wire.session._requests[4].parts.inputs[0][7]
+    assert frames[1] is wire.session.requests.unanswered[4].parts.inputs[0][7]
 
 
 def test_messages_keep_every_limit(wire: Wire) -> None:
@@ -193,7 +194,7 @@ def test_an_answer_is_delivered_once(wire: Wire) -> None:
     assert answer.version == 3
     assert wire.answer(ident) == []
     assert wire.answer(99) == []
-    assert wire.session.duplicate_answers == 2
+    assert wire.session.requests.duplicate_answers == 2
 
 
 def test_an_error_answer_becomes_its_exception(wire: Wire) -> None:
@@ -268,14 +269,14 @@ def test_a_request_cancelled_later_is_cancelled_there_and_its_answer_dropped(wir
     assert wire.session.unanswered == 1
     assert wire.answer(ident) == []
     assert wire.session.unanswered == 0
-    assert wire.session.duplicate_answers == 0
+    assert wire.session.requests.duplicate_answers == 0
 
 
 def test_many_cancelled_while_offline_take_no_room() -> None:
     wire = Wire()
     for _ in range(10_000):
         wire.session.cancel(wire.submit())
-    assert wire.session.waiting < 1000
+    assert len(wire.session.requests.waiting) < 1000
     assert wire.connect() == []
 
 
@@ -294,7 +295,7 @@ def test_everything_unanswered_is_sent_again_in_order(wire: Wire) -> None:
     wire.session.disconnected()
     [message] = wire.connect(incarnation=OTHER_BROKER)
     assert ids_of(message) == [(first, 3), (third, 3), (fourth, 2)]
-    assert wire.session.resent_requests == 5
+    assert wire.session.requests.resent_count == 5
 
 
 def test_an_answer_that_comes_with_welcome_is_not_asked_for_again(wire: Wire) -> None:
@@ -388,9 +389,9 @@ def test_memory_is_held_until_released(wire: Wire, code: str) -> None:
     ident = wire.submit(memory="memory", place=REGION)
     wire.sent()
     wire.answer(ident, error=(code, "over", True))
-    assert ident in wire.session._held
+    assert ident in wire.session.requests.held
     wire.hear(m.Released(BROKER, (ident, 12345)))
-    assert wire.session._held == {}
+    assert wire.session.requests.held == {}
 
 
 @pytest.mark.parametrize("error", [None, ("model_error", "no", False)])
@@ -399,7 +400,7 @@ def test_memory_is_free_with_any_other_answer(wire: Wire, error: Any) -> None:
     ident = wire.submit(memory="memory", place=REGION)
     wire.sent()
     wire.answer(ident, error=error)
-    assert wire.session._held == {}
+    assert wire.session.requests.held == {}
 
 
 @pytest.mark.parametrize("ended_by", ["answer", "released"])
@@ -417,7 +418,7 @@ def test_memory_in_doubt_is_asked_back_after_a_reconnect(wire: Wire, ended_by: s
     else:
         wire.hear(m.Released(OTHER_BROKER, (ident,)))
     assert wire.session.unanswered == 0
-    assert wire.session._held == {}
+    assert wire.session.requests.held == {}
 
 
 def test_leases_end_when_they_are_released_and_are_named_in_hello(wire: Wire) -> None:

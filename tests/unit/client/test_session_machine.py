@@ -85,7 +85,7 @@ class Conversation(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(sorted(self.waiting)))
-        for ident, request in list(self.session._requests.items()):
+        for ident, request in list(self.session.requests.unanswered.items()):
             if request.token == token:
                 assert self.session.cancel(ident)
         self.waiting.remove(token)
@@ -144,7 +144,7 @@ class Conversation(RuleBasedStateMachine):
     @precondition(lambda self: self.session.phase is Phase.OPEN)
     @rule(ident=st.integers(1, 30))
     def answer_twice(self, ident: int) -> None:
-        if ident not in self.session._requests:
+        if ident not in self.session.requests.unanswered:
             answer = m.InferAnswer(ident, None, 1, ())
             message = encode(m.Answers(self.incarnation, (answer,)))
             assert self.session.feed(message, ()) == []
@@ -153,16 +153,16 @@ class Conversation(RuleBasedStateMachine):
 
     @invariant()
     def consistent(self) -> None:
-        self.session.check_invariants()
-        tokens = {request.token for request in self.session._requests.values()} - {None}
+        self.session.requests.check_invariants()
+        tokens = {request.token for request in self.session.requests.unanswered.values()} - {None}
         assert tokens == self.waiting
 
     @invariant()
     def memory_lives_as_long_as_it_may_be_used(self) -> None:
         """Also what is answered with a timeout; and not a moment longer."""
         session = self.session
-        kept = session._requests.keys() | session._held.keys()
-        kept |= {request.id for request in session._waiting}
+        kept = session.requests.unanswered.keys() | session.requests.held.keys()
+        kept |= {request.id for request in session.requests.waiting}
         for ident, memory in self.memories.items():
             if ident in self.known:
                 assert memory() is not None, "freed while a worker may use it"

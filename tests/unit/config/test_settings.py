@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from naiad.config.parameters import NaiadParameters
 from naiad.config.settings import Settings, default_run_dir
+
+ROOT = Path(__file__).resolve().parents[3]
+READERS = ("broker", "cli", "worker")
 
 
 def test_the_defaults_are_sound() -> None:
@@ -48,3 +55,14 @@ def test_faults(changes: dict[str, Any], text: str) -> None:
 )
 def test_where_the_run_directory_is(environment: dict[str, str], expected: str) -> None:
     assert default_run_dir("n", environment=environment, uid=1000) == expected
+
+
+@pytest.mark.parametrize(
+    ("record", "name"), [(Settings, "settings"), (NaiadParameters, "(naiad|own)")]
+)
+def test_every_setting_is_read_by_what_it_is_for(record: type[Any], name: str) -> None:
+    """An option that changes nothing is worse than none."""
+    sources = [path for folder in READERS for path in (ROOT / folder).rglob("*.py")]
+    text = "\n".join(path.read_text() for path in sources)
+    names = [row.name for row in fields(record)]
+    assert [one for one in names if not re.search(rf"\b{name}\.{one}\b", text)] == []

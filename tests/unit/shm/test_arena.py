@@ -110,22 +110,8 @@ def test_a_stale_range_is_an_error_and_never_other_peoples_bytes(arena: Arena, s
     assert not arena.holds(given)
     with pytest.raises(InternalError, match="stale"):
         arena.release(given)
-    with pytest.raises(InternalError, match="stale"):
-        arena.quarantine(given)
     assert arena.used_bytes == used
     assert other is None or arena.holds(other)
-
-
-def test_a_quarantined_range_is_not_reused_before_it_is_released(arena: Arena) -> None:
-    whole = allocated(arena, 64 * KIB)
-    arena.quarantine(whole)
-    assert arena.quarantined_bytes == 64 * KIB
-    assert arena.allocate(1) is None
-    with pytest.raises(InternalError):
-        arena.quarantine(whole)
-    arena.release(whole)
-    assert arena.quarantined_bytes == 0
-    assert arena.allocate(1) is not None
 
 
 def test_needs_doubles_up_to_the_limit() -> None:
@@ -182,7 +168,7 @@ def test_trimmable_spares_segments_in_use(arena: Arena) -> None:
 
 
 class ArenaAgainstModel(RuleBasedStateMachine):
-    """The model: a dict of held ranges; no two of one segment may ever overlap."""
+    """The model: a set of held ranges; no two of one segment may ever overlap."""
 
     held = Bundle("held")
     dead = Bundle("dead")
@@ -191,7 +177,7 @@ class ArenaAgainstModel(RuleBasedStateMachine):
     def start(self) -> None:
         self.arena = Arena(MIB, 16 * KIB)
         self.next_segment = 0
-        self.model: dict[Range, bool] = {}
+        self.model: set[Range] = set()
         self.sizes: dict[int, int] = {}
 
     @rule(target=held, size=st.one_of(st.integers(0, 200 * KIB), st.sampled_from([64, 600, 9000])))
@@ -216,22 +202,13 @@ class ArenaAgainstModel(RuleBasedStateMachine):
                 or other.offset + max(other.size, 1) <= found.offset
                 or found.offset + max(size, 1) <= other.offset
             ), f"{found} overlaps {other}"
-        self.model[found] = False
+        self.model.add(found)
         return found
-
-    @rule(given=held)
-    def quarantine(self, given: Range) -> None:
-        if self.model[given]:
-            with pytest.raises(InternalError):
-                self.arena.quarantine(given)
-        else:
-            self.arena.quarantine(given)
-            self.model[given] = True
 
     @rule(target=dead, given=consumes(held))
     def release(self, given: Range) -> Range:
         self.arena.release(given)
-        del self.model[given]
+        self.model.remove(given)
         return given
 
     @rule(given=dead)
@@ -254,11 +231,8 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         assert self.arena.segments() == self.sizes
         assert self.arena.range_count == len(self.model)
         assert all(self.arena.holds(found) for found in self.model)
-        capacities = {found: index_size(size_index(found.size)) for found in self.model}
-        assert self.arena.used_bytes == sum(capacities.values())
-        assert self.arena.quarantined_bytes == sum(
-            capacities[found] for found, quarantined in self.model.items() if quarantined
-        )
+        capacities = [index_size(size_index(found.size)) for found in self.model]
+        assert self.arena.used_bytes == sum(capacities)
 
 
 TestArenaAgainstModel = ArenaAgainstModel.TestCase

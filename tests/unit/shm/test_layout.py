@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.protocol.errors import Code, RequestError
+from naiad.protocol.messages import OutputRequest, Place, Tensor
 from naiad.shm.layout import (
     KEY_CHARS_MAX,
     RANDOM_BYTES,
@@ -15,9 +16,9 @@ from naiad.shm.layout import (
     aligned_up,
     checked_key,
     checked_range,
+    is_written_over,
     parse_segment_name,
     power_of_two_up,
-    range_fits,
     sanitised_server,
     segment_name,
 )
@@ -109,7 +110,6 @@ REFUSED_SIZES = [(0, 101), (1, 100), (99, 2), (0, -1), (50, 2**63), (99, 2**64 -
 def test_an_offset_outside_the_region_is_refused_in_tritons_words(offset: int, size: int) -> None:
     with pytest.raises(RequestError, match=r"^Invalid offset for shared memory region: 'r'"):
         checked_range(offset, size, 100, "r")
-    assert not range_fits(offset, size, 100)
 
 
 @pytest.mark.parametrize(("offset", "size"), REFUSED_SIZES)
@@ -120,13 +120,11 @@ def test_an_end_outside_the_region_is_refused_in_tritons_words(offset: int, size
         checked_range(offset, size, 100, "r")
     assert str(size) in caught.value.message
     assert "100 bytes" in caught.value.message
-    assert not range_fits(offset, size, 100)
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 0), (0, 100), (99, 1), (99, 0), (7, 13)])
 def test_a_range_inside_the_region_passes(offset: int, size: int) -> None:
     checked_range(offset, size, 100)
-    assert range_fits(offset, size, 100)
 
 
 def test_ranges_stay_below_what_any_pointer_can_hold() -> None:
@@ -144,3 +142,27 @@ def test_rounding(value: int) -> None:
     assert power & (power - 1) == 0
     assert power >= max(value, 1)
     assert power == 1 or power // 2 < value
+
+
+@pytest.mark.parametrize(
+    ("place", "region", "offset", "size", "expected"),
+    [
+        (Place.REGION, 3, 100, 50, True),
+        (Place.REGION, 3, 149, 1, True),
+        (Place.REGION, 3, 0, 101, True),
+        (Place.REGION, 3, 0, 1000, True),
+        (Place.REGION, 3, 0, 100, False),
+        (Place.REGION, 3, 150, 10, False),
+        (Place.REGION, 4, 100, 50, False),
+        (Place.INLINE, 3, 100, 50, False),
+    ],
+)
+def test_outputs_over_inputs(
+    place: Place, region: int, offset: int, size: int, expected: bool
+) -> None:
+    inline = Tensor("A", "UINT8", (50,), Place.INLINE, 3, 100, 50)
+    shared = Tensor("B", "UINT8", (50,), Place.REGION, 3, 100, 50)
+    wanted = OutputRequest("C", place, region, offset, size)
+    assert is_written_over((inline, shared), (OutputRequest("D", Place.INLINE), wanted)) is expected
+    assert not is_written_over((inline,), (wanted,))
+    assert not is_written_over((shared,), ())

@@ -142,6 +142,48 @@ def test_halving_can_be_switched_off() -> None:
     ] * 2
 
 
+def always_fails(request: ModelRequest) -> ModelResponse:
+    raise RuntimeError("always")
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_a_model_without_retry_is_executed_once_also_when_it_raises(size: int) -> None:
+    config = config_of(
+        [tensor_json("IN", "TYPE_FP32", -1)],
+        [tensor_json("OUT", "TYPE_FP32", -1)],
+        parameters={"naiad.retry": {"string_value": "false"}},
+    )
+    backend = ScriptedBackend(always_fails)
+    requests = [fp32(ident) for ident in range(size)]
+    done = execution_of(backend, config).run(batch_of(requests, [bytes(16)]), set())
+    assert (backend.sizes, done.splits) == ([size], 0)
+    fault = (Code.MODEL_ERROR, "RuntimeError: always", False)
+    assert [result.error for result in done.results] == [fault] * size
+
+
+@pytest.mark.parametrize(
+    ("region", "offset", "sizes"),
+    [
+        (3, 0, [2]),
+        (3, 15, [2]),
+        (3, 16, [2, 1, 1]),
+        (4, 0, [2, 1, 1]),
+    ],
+)
+def test_a_batch_with_an_output_over_an_input_is_not_run_again(
+    region: int, offset: int, sizes: list[int]
+) -> None:
+    """What the model had written before it raised would be the input of the second run."""
+    there = m.Tensor("IN", "FP32", (1, 4), m.Place.REGION, 3, 0, 16)
+    wanted = (m.OutputRequest("OUT", m.Place.REGION, region, offset, 16),)
+    regions = HeapRegions(r3=bytearray(64), r4=bytearray(64))
+    backend = ScriptedBackend(always_fails)
+    requests = [fp32(1), request_of(there, ident=2, outputs=wanted)]
+    done = execution_of(backend, CONFIG).run(batch_of(requests, [bytes(16)], regions), set())
+    assert backend.sizes == sizes
+    assert all(result.error is not None for result in done.results)
+
+
 def test_an_exit_inside_the_model_is_its_error_and_nothing_more() -> None:
     def leave(request: ModelRequest) -> ModelResponse:
         raise SystemExit(3)

@@ -1,0 +1,270 @@
+"""Workers die: what they had runs again or is judged, and their instances start again.
+
+Only a readable pidfd is death (the shell's SlotDied). Whoever was not executing pays nothing;
+suspects run alone; one that was alone at two deaths is a poison request. Owns the crash budget, the
+back-off and the later retries of a model that keeps crashing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from naiad.broker.core.answers import Answers
+from naiad.broker.core.dispatch import Dispatch
+from naiad.broker.core.endings import Endings
+from naiad.broker.core.events import SaveState, SlotDied
+from naiad.broker.core.fleet import Fleet
+from naiad.broker.core.instances import Instance, InstanceState, Slot
+from naiad.broker.core.job import Job, JobState
+from naiad.broker.core.loading import Loading
+from naiad.broker.core.models import UNLOADED, ModelState, ModelVersion
+from naiad.broker.core.world import World
+from naiad.protocol.errors import Code, RequestError, Unavailable
+
+LOST: Final = "it was killed and does not die"
+DEATHS_ALONE_MAX: Final = 2
+"""A request that was executing alone at this many deaths is the cause of them."""
+
+
+class Deaths:
+    """Picks up the pieces."""
+
+    def __init__(
+        self,
+        world: World,
+        answers: Answers,
+        dispatch: Dispatch,
+        fleet: Fleet,
+        endings: Endings,
+        loading: Loading,
+    ) -> None:
+        self._world = world
+        self._answers = answers
+        self._dispatch = dispatch
+        self._fleet = fleet
+        self._endings = endings
+        self._loading = loading
+
+    def died(self, slot: Slot, event: SlotDied) -> None:
+        """A worker is dead for certain: requeue what was not executing, judge what was."""
+        world = self._world
+        reason = event.reason
+        world.slots.pop(slot.key, None)
+        instance = slot.instance
+        if instance is None:
+            self._settle_jobs(slot, event)
+            self._loading.assign()
+            self._fleet.want()
+            return
+        model = instance.model
+        if slot in model.idle:
+            model.idle.remove(slot)
+        if slot.current is not None:
+            model.executing -= len(slot.current.jobs)
+        if not slot.stopping:
+            world.counters.worker_deaths[reason] += 1
+            world.log(
+                "warning", f"worker {slot.name} pid {slot.pid} ({instance.name}) died: {reason}"
+            )
+        guilty = self._settle_jobs(slot, event)
+        instance.slot = None
+        is_left = model.state is ModelState.UNLOADING and not len(model.queue)
+        if instance.state is InstanceState.DRAINING or is_left:
+            self._fleet.exit(instance)
+            self._endings.check_retired()
+        elif instance.state not in (InstanceState.FATAL, InstanceState.EXITED):
+            self._restart(instance, reason, counts=not guilty and not event.ordered)
+        world.wake(model)
+        self._loading.assign()
+        self._fleet.want()
+        world.actions.append(SaveState())
+
+    def load_failed(self, slot: Slot, instance: Instance, reason: str) -> None:
+        """The worker ends by itself. One that had served before is a death like any other."""
+        slot.stopping = True
+        slot.instance = None
+        instance.slot = None
+        if instance.state is InstanceState.DRAINING:
+            self._fleet.exit(instance)
+        elif instance.state is not InstanceState.LOADING:
+            pass  # given up already
+        elif instance.has_served and instance.model.state is not ModelState.UNLOADING:
+            self._restart(instance, reason, counts=True)
+            self._loading.assign()
+        else:
+            instance.move(InstanceState.FATAL)
+            self._endings.fail_version(instance.model, reason)
+        self._fleet.want()
+
+    def lost(self, slot: Slot) -> None:
+        """A killed worker that does not die (the kernel waits for a disk or a device): its requests
+        end, nobody may use their memory before it is dead, and another worker gets its instance."""
+        world = self._world
+        world.counters.worker_deaths[LOST] += 1
+        world.log("error", f"worker {slot.name} pid {slot.pid} is LOST: {LOST}")
+        batches = [*slot.batches(), *slot.held.values()]
+        for job in [job for batch in batches for job in batch.jobs if job is not None]:
+            if job.state is JobState.EARLY:
+                job.model.queue.level(job.level).early -= 1
+                if job.deadline_ns:
+                    world.deadlines.discard(job)
+            if job.state is not JobState.ANSWERED:
+                self._answers.abandon(job, _died(job, LOST))
+        instance = slot.instance
+        if instance is not None:
+            slot.instance = instance.slot = None
+            if slot.current is not None:
+                instance.model.executing -= len(slot.current.jobs)
+            self._replace_lost(instance)
+        self._loading.assign()
+        self._fleet.want()
+        world.actions.append(SaveState())
+
+    def _replace_lost(self, instance: Instance) -> None:
+        model = instance.model
+        is_left = model.state is ModelState.UNLOADING and not len(model.queue)
+        if instance.state is InstanceState.DRAINING or is_left:
+            self._fleet.exit(instance)
+            self._endings.check_retired()
+        elif instance.state not in (InstanceState.FATAL, InstanceState.EXITED):
+            instance.move(InstanceState.LOST)
+            self._restart(instance, LOST, counts=False)
+        self._world.wake(model)
+
+    # --- jobs --------------------------------------------------------------------------
+
+    def _settle_jobs(self, slot: Slot, event: SlotDied) -> bool:
+        """Requeue or fail what the dead worker had; True if it was a request's doing, as far as
+        one can tell: poison, a truncated region, or a suspect that was alone."""
+        guilty = False
+        reason, truncated = event.reason, event.truncated
+        again: list[Job] = []
+        for batch in (*slot.batches(), *slot.held.values()):
+            suspected = batch.id == event.executing
+            begun = suspected or batch.id <= event.begun
+            live = [job for job in batch.jobs if job is not None]
+            alone = len(live) == 1 and not batch.keys
+            for job in live:
+                if job.state is JobState.ANSWERED:
+                    self._answers.release(job)
+                    continue
+                if job.state is JobState.EARLY:
+                    job.model.queue.level(job.level).early -= 1
+                    if job.deadline_ns:
+                        self._world.deadlines.discard(job)
+                if suspected and truncated and not job.regions().isdisjoint(truncated):
+                    guilty = True
+                    self._answers.fail(job, _truncated(job))
+                elif suspected and self._judge(job, alone, reason):
+                    guilty = True
+                elif begun and not job.retryable:
+                    self._answers.fail(job, _died(job, reason))
+                else:
+                    guilty = guilty or (suspected and alone and job.suspect)
+                    if suspected and not truncated:
+                        job.suspect = True
+                    if begun:
+                        self._world.counters.reexecutions["worker_died"] += 1
+                    again.append(job)
+            if begun and batch.keys:
+                self._world.counters.reexecutions["broker_restart"] += batch.jobs.count(None)
+        slot.current = slot.early = None
+        slot.held.clear()
+        self._dispatch.requeue_all(again)
+        return guilty
+
+    def _judge(self, job: Job, alone: bool, reason: str) -> bool:
+        if not alone:
+            return False
+        job.deaths_alone += 1
+        if job.deaths_alone < DEATHS_ALONE_MAX:
+            return False
+        model = job.model
+        self._world.counters.poison_requests += 1
+        # The earlier death was this request's doing as well: it does not count against the model.
+        model.consecutive_deaths = max(0, model.consecutive_deaths - (job.deaths_alone - 1))
+        self._answers.fail(
+            job,
+            RequestError(
+                f"poison request: the worker of '{model.name}' died {job.deaths_alone} times while"
+                f" it executed this request alone, last: {reason}; do not send it again",
+                code=Code.POISON_REQUEST,
+            ),
+        )
+        return True
+
+    # --- starting again ----------------------------------------------------------------
+
+    def _restart(self, instance: Instance, reason: str, counts: bool) -> None:
+        world = self._world
+        model = instance.model
+        instance.restarts += 1
+        if counts:
+            instance.deaths += 1
+            model.consecutive_deaths += 1
+        budget = model.config.naiad.crash_budget
+        if model.consecutive_deaths >= budget:
+            text = f"its worker died {model.consecutive_deaths} times in a row, last: {reason}"
+            instance.move(InstanceState.FATAL)
+            self._endings.fail_version(model, text)
+            self._retry_later(model)
+        elif instance.deaths <= 1:
+            instance.move(InstanceState.WAITING)
+            instance.waiting_since_ns = world.now_ns
+        else:
+            instance.move(InstanceState.BACKOFF)
+            delay_ns = world.limits.restart_first_ns * 2 ** min(instance.deaths - 2, 6)
+            world.at(world.now_ns + delay_ns, lambda: self._wait_again(instance))
+
+    def _wait_again(self, instance: Instance) -> None:
+        if instance.state is InstanceState.BACKOFF:
+            instance.move(InstanceState.WAITING)
+            instance.waiting_since_ns = self._world.now_ns
+            self._loading.assign()
+            self._fleet.want()
+
+    def _retry_later(self, model: ModelVersion) -> None:
+        """A model that keeps crashing is tried again by itself, ever more rarely."""
+        world = self._world
+        limits = world.limits
+        model.attempts += 1
+        delay_ns = min(
+            limits.retry_first_ns * 2 ** min(model.attempts - 1, 16), limits.retry_last_ns
+        )
+        jitter = 0.8 + 0.4 * math.modf(model.generation * 0.618034 + model.attempts * 0.414214)[0]
+        model.next_retry_ns = world.now_ns + int(delay_ns * jitter)
+        world.at(model.next_retry_ns, lambda: self._retry(model))
+
+    def _retry(self, model: ModelVersion) -> None:
+        held = self._world.models.get(model.name)
+        if held is None or held.versions.get(model.version) is not model or self._world.draining:
+            return
+        if model.state is not ModelState.UNAVAILABLE or model.reason == UNLOADED:
+            return
+        model.move(ModelState.LOADING, "trying again")
+        model.next_retry_ns = 0
+        model.consecutive_deaths = model.config.naiad.crash_budget - 1
+        model.load_started_ns = self._world.now_ns
+        for instance in model.instances:
+            if instance.state is InstanceState.FATAL:
+                instance.move(InstanceState.WAITING)
+                instance.deaths = 0
+        self._loading.assign()
+        self._fleet.want()
+
+
+def _truncated(job: Job) -> RequestError:
+    return RequestError(
+        f"a shared memory region of this request for '{job.model.name}' was truncated while it was"
+        " being read; keep regions at their registered size until the answer",
+        code=Code.REGION_TRUNCATED,
+    )
+
+
+def _died(job: Job, reason: str) -> Unavailable:
+    return Unavailable(
+        f"the worker of '{job.model.name}' ended while it executed this request ({reason}), and the"
+        " request may not be run twice",
+        code=Code.WORKER_DIED,
+    )

@@ -1,0 +1,109 @@
+"""Instances into slots: what is loaded where, until it serves.
+
+Owns the assignment of waiting instances to empty slots and the time limit of a load. A load that
+failed is a death (see deaths).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from naiad.broker.core.endings import Endings
+from naiad.broker.core.events import SaveState, TellSlot
+from naiad.broker.core.fleet import Fleet
+from naiad.broker.core.instances import Instance, InstanceState, Slot
+from naiad.broker.core.models import ModelState, ModelVersion
+from naiad.broker.core.world import World
+from naiad.protocol import messages as m
+
+
+class Loading:
+    """Gives instances to slots."""
+
+    def __init__(
+        self,
+        world: World,
+        fleet: Fleet,
+        endings: Endings,
+        settled: Callable[[ModelVersion], None],
+    ) -> None:
+        self._world = world
+        self._fleet = fleet
+        self._endings = endings
+        self._settled = settled
+        """Called when an instance of a version serves."""
+
+    def assign(self) -> None:
+        """Give waiting instances to empty slots of their device."""
+        world = self._world
+        if world.recovering or world.draining:
+            return
+        empty = [slot for slot in world.slots.values() if slot.is_empty]
+        if not empty:
+            return
+        for instance in list(world.instances.values()):
+            if instance.state is not InstanceState.WAITING:
+                continue
+            slot = next((s for s in empty if s.device == instance.device), None)
+            if slot is not None:
+                empty.remove(slot)
+                self._load(slot, instance)
+
+    def _load(self, slot: Slot, instance: Instance) -> None:
+        self.begin(slot, instance)
+        self.send(slot, instance)
+        self._world.actions.append(SaveState())
+
+    def begin(self, slot: Slot, instance: Instance) -> None:
+        """From now on the slot has this instance, and LOADED is waited for."""
+        if instance.state is InstanceState.BACKOFF:
+            instance.move(InstanceState.WAITING)
+        instance.move(InstanceState.LOADING)
+        instance.slot = slot
+        slot.instance = instance
+        slot.loading_since_ns = self._world.now_ns
+        self._watch(slot, instance)
+
+    def send(self, slot: Slot, instance: Instance) -> None:
+        """Tell a slot what to load; again when a broken connection may have lost it."""
+        model = instance.model
+        message = m.Load(
+            instance.id, model.name, model.version, instance.name, model.directory, instance.kind,
+            instance.device_id, model.threads,
+        )  # fmt: skip
+        config = model.config_text().encode()
+        self._world.actions.append(TellSlot(slot.key, message, [config]))
+
+    def _watch(self, slot: Slot, instance: Instance) -> None:
+        world = self._world
+        limit_s = instance.model.config.naiad.load_timeout_s
+        # By their numbers: the timer outlives most loads and must not keep their models.
+        key, ident = slot.key, instance.id
+
+        def overdue() -> None:
+            loading = world.slots.get(key)
+            late = None if loading is None else loading.instance
+            if late is None or late.id != ident or late.state is not InstanceState.LOADING:
+                return
+            assert loading is not None
+            reason = f"loading took longer than naiad.load_timeout_s = {limit_s} s"
+            self._endings.fail_version(late.model, reason)
+            self._fleet.kill(loading, reason)
+
+        world.at(world.now_ns + limit_s * 1_000_000_000, overdue)
+
+    def succeeded(self, slot: Slot, instance: Instance) -> None:
+        """A loaded instance joins in; one adopted from an earlier broker may be at work already."""
+        model = instance.model
+        instance.move(InstanceState.READY)
+        instance.has_served = True
+        if slot.current is None:
+            model.idle.append(slot)
+        else:
+            instance.move(InstanceState.BUSY)
+        self._world.wake(model)
+        self._world.actions.append(SaveState())
+        if model.state is ModelState.LOADING:
+            model.move(ModelState.READY)
+            self._world.forget_lookups()
+        self._settled(model)
