@@ -117,12 +117,12 @@ class HttpApp:
         if name in http_routes.LOCAL_SHM:
             if route.kind == "system" and not self._access.allows_regions(is_local):
                 raise from_fault(client_shm_disabled())
-        elif name in http_routes.LOCAL_ONLY and not self._access.allows_management(is_local):
+        elif name not in http_routes.LOCAL_ONLY:
+            return
+        elif not self._access.allows_management(is_local):
             raise HttpError(
                 403, f"{name} is allowed from the server's own machine only; see --allow-management"
             )
-        else:
-            return
         if request.method == "POST" and b"origin" in request.headers:
             raise HttpError(
                 403, f"{name} is not allowed from web pages (the request has an Origin)"
