@@ -62,8 +62,7 @@ class Admission:
             )
         level = model.level_policy(request.priority)
         if level.size_max and self._is_full(model, level):
-            model.statistics.rejected_count += 1
-            model.statistics.fail_count += 1
+            model.statistics.failed(Code.QUEUE_FULL, 0)
             raise Unavailable(
                 f"Exceeds maximum queue size: {level.size_max} requests wait for"
                 f" '{model.name}'; try again later",

@@ -94,6 +94,7 @@ class Answers:
 
     def refuse(self, session: Session, request_id: int, fault: NaiadError) -> None:
         """The error answer of a request that never became a job."""
+        self._world.counters.refused_requests[fault.code] += 1
         self.make_room(session)
         self._append_error(session, InferAnswer(request_id, fault.wire(), -1, ()))
 
@@ -209,9 +210,7 @@ class Answers:
             session.bytes -= job.inline_bytes
 
     def _error(self, job: Job, fault: NaiadError) -> None:
-        statistics = job.model.statistics
-        statistics.fail_count += 1
-        statistics.fail_ns += self._world.now_ns - job.first_enqueued_ns
+        job.model.statistics.failed(fault.code, self._world.now_ns - job.first_enqueued_ns)
         self._append_error(job.session, _error_answer(job, fault))
 
     def _append_error(self, session: Session, answer: InferAnswer) -> None:

@@ -13,6 +13,17 @@ from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.job import Job
 from naiad.broker.core.queue import Lane, Level, ModelQueue
 
+FULL: Final = "full"
+"""The next request, if there is one, does not fit."""
+PREFERRED: Final = "preferred"
+DELAY: Final = "delay"
+"""The oldest had waited for the model's delay."""
+IDLE: Final = "idle"
+"""The model has no delay: an instance was idle and took what there was."""
+ALONE: Final = "alone"
+"""The model does not batch, or the request is a suspect."""
+EARLY: Final = "early"
+"""Sent ahead of the running batch's end, whatever else closed it."""
 LANES_EXAMINED_MAX: Final = 16
 """While the oldest lane waits for its delay, at most this many others may overtake it."""
 
@@ -30,31 +41,32 @@ class BatchPolicy:
     delay_ns: int = 0
 
 
-Choice = tuple[list[Job], int]
-"""The jobs to send now (may be empty), and when to ask again (NEVER_NS: at the next event)."""
+Choice = tuple[list[Job], int, str]
+"""The jobs to send now (may be empty), when to ask again (NEVER_NS: at the next event), and what
+closed the batch ("" for none)."""
 
 
 def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int) -> Choice:
     """The next batch. Nothing is removed from the queue; the caller takes the jobs out."""
     if queue.suspects:
-        return [queue.suspects[0]], NEVER_NS
+        return [queue.suspects[0]], NEVER_NS, ALONE
     levels = queue.levels()
     if not levels:
-        return [], NEVER_NS
+        return [], NEVER_NS, ""
     lane = levels[0].oldest()
     if not policy.batching:
-        return [lane.head()], NEVER_NS
-    jobs, wake_ns = _from_lane(levels, lane, policy, now_ns)
+        return [lane.head()], NEVER_NS, ALONE
+    jobs, wake_ns, reason = _from_lane(levels, lane, policy, now_ns)
     if jobs or policy.delay_ns == 0 or len(levels[0].lanes) == 1:
-        return jobs, wake_ns
+        return jobs, wake_ns, reason
     for other in levels[0].by_age(LANES_EXAMINED_MAX):
         if other is lane:
             continue
-        jobs, other_wake_ns = _from_lane(levels, other, policy, now_ns)
+        jobs, other_wake_ns, reason = _from_lane(levels, other, policy, now_ns)
         if jobs:
-            return jobs, NEVER_NS
+            return jobs, NEVER_NS, reason
         wake_ns = min(wake_ns, other_wake_ns)
-    return [], wake_ns
+    return [], wake_ns, ""
 
 
 def _from_lane(levels: list[Level], lane: Lane, policy: BatchPolicy, now_ns: int) -> Choice:
@@ -72,7 +84,7 @@ def _from_lane(levels: list[Level], lane: Lane, policy: BatchPolicy, now_ns: int
                 due_ns = min(due_ns, below.head().enqueued_ns + policy.delay_ns)
     overdue = now_ns >= due_ns
     if not overdue and preferred and waiting_rows < preferred[0] and waiting_rows < policy.rows_max:
-        return [], due_ns
+        return [], due_ns, ""
 
     jobs: list[Job] = []
     rows = 0
@@ -91,7 +103,9 @@ def _from_lane(levels: list[Level], lane: Lane, policy: BatchPolicy, now_ns: int
             break
     full = full or rows == policy.rows_max
     if best and (not overdue or policy.delay_ns == 0):
-        return jobs[:best], NEVER_NS
-    if full or overdue:
-        return jobs, NEVER_NS
-    return [], due_ns
+        return jobs[:best], NEVER_NS, FULL if full and best == len(jobs) else PREFERRED
+    if full:
+        return jobs, NEVER_NS, FULL
+    if overdue:
+        return jobs, NEVER_NS, DELAY if policy.delay_ns else IDLE
+    return [], due_ns, ""

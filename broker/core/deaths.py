@@ -19,6 +19,7 @@ from naiad.broker.core.instances import Instance, InstanceState, Slot
 from naiad.broker.core.job import Job, JobState
 from naiad.broker.core.loading import Loading
 from naiad.broker.core.models import UNLOADED, ModelState, ModelVersion
+from naiad.broker.core.statistics import count_reason
 from naiad.broker.core.world import World
 from naiad.protocol.errors import Code, RequestError, Unavailable
 
@@ -63,7 +64,8 @@ class Deaths:
         if slot.current is not None:
             model.executing -= len(slot.current.jobs)
         if not slot.stopping:
-            world.counters.worker_deaths[reason] += 1
+            count_reason(world.counters.worker_deaths, reason)
+            count_reason(model.statistics.worker_deaths, reason)
             world.log(
                 "warning", f"worker {slot.name} pid {slot.pid} ({instance.name}) died: {reason}"
             )
@@ -101,7 +103,7 @@ class Deaths:
         """A killed worker that does not die (the kernel waits for a disk or a device): its requests
         end, nobody may use their memory before it is dead, and another worker gets its instance."""
         world = self._world
-        world.counters.worker_deaths[LOST] += 1
+        count_reason(world.counters.worker_deaths, LOST)
         world.log("error", f"worker {slot.name} pid {slot.pid} is LOST: {LOST}")
         batches = [*slot.batches(), *slot.held.values()]
         for job in [job for batch in batches for job in batch.jobs if job is not None]:
@@ -113,6 +115,7 @@ class Deaths:
                 self._answers.abandon(job, _died(job, LOST))
         instance = slot.instance
         if instance is not None:
+            count_reason(instance.model.statistics.worker_deaths, LOST)
             slot.instance = instance.slot = None
             if slot.current is not None:
                 instance.model.executing -= len(slot.current.jobs)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from naiad.broker.core.answers import Answers, not_ready_error
-from naiad.broker.core.batcher import choose
+from naiad.broker.core.batcher import EARLY, choose
 from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.events import SendBatch
 from naiad.broker.core.fleet import Fleet
@@ -50,10 +50,10 @@ class Dispatch:
         wake_ns = NEVER_NS
         now_ns = self._world.now_ns
         while model.idle and queue.count:
-            jobs, wake_ns = choose(queue, model.batch_policy, now_ns)
+            jobs, wake_ns, reason = choose(queue, model.batch_policy, now_ns)
             if not jobs:
                 break
-            self._send(model, model.idle.pop(), jobs, early=False)
+            self._send(model, model.idle.pop(), jobs, reason)
         if queue.count and not model.idle and model.config.naiad.late_batch:
             wake_ns = min(wake_ns, self._send_early(model))
         if wake_ns == NEVER_NS:
@@ -86,22 +86,24 @@ class Dispatch:
                 continue
             if any(job is not None and job.suspect for job in slot.current.jobs):
                 continue
-            jobs, wake_ns = choose(model.queue, model.batch_policy, now_ns)
+            jobs, wake_ns, _ = choose(model.queue, model.batch_policy, now_ns)
             if not jobs:
                 return min(again_ns, wake_ns)
             self._world.counters.early_batches += 1
-            self._send(model, slot, jobs, early=True)
+            self._send(model, slot, jobs, EARLY)
             if not len(model.queue):
                 break
         return again_ns
 
-    def _send(self, model: ModelVersion, slot: Slot, jobs: list[Job], early: bool) -> None:
+    def _send(self, model: ModelVersion, slot: Slot, jobs: list[Job], reason: str) -> None:
         world = self._world
         now_ns = world.now_ns
         queue = model.queue
         deadlines = world.deadlines
+        early = reason == EARLY
         if len(jobs) > 1:
             jobs = fitting(jobs, model)
+        model.statistics.batch_reasons[reason] += 1
         rows = 0
         for job in jobs:
             queue.remove(job)

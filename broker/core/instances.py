@@ -61,6 +61,8 @@ class Instance:
         self.state = InstanceState.WAITING
         self.slot: Slot | None = None
         self.restarts = 0
+        self.busy_ns = 0
+        """Time that its workers spent on batches."""
         self.deaths = 0
         self.has_served = False
         self.waiting_since_ns = 0

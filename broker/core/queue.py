@@ -164,9 +164,7 @@ class ModelQueue:
     def oldest_ns(self) -> int:
         """When the longest waiting request came, or 0."""
         times = [job.enqueued_ns for job in self.suspects]
-        times += [
-            lane.head().enqueued_ns for level in self.levels() for lane in level.lanes.values()
-        ]
+        times += [level.oldest().head().enqueued_ns for level in self.levels()]
         return min(times, default=0)
 
     def check_invariants(self) -> None:

@@ -6,15 +6,17 @@ their results stay as orphans until the clients are back. It never touches a que
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from naiad.broker.core.answers import Answers
 from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.events import Frames, SaveState, TellSlot
-from naiad.broker.core.instances import InstanceState, Slot
+from naiad.broker.core.instances import Instance, InstanceState, Slot
 from naiad.broker.core.job import Batch, Job, JobState
 from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.sessions import UNKNOWN_ARENA, Session
+from naiad.broker.core.statistics import TIME_BOUNDS_NS
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, WireError, error_from_wire
@@ -56,7 +58,7 @@ class Results:
         instance = slot.instance
         assert instance is not None
         model = instance.model
-        self._learn(slot, batch, results)
+        self._learn(slot, instance, batch, results)
         if batch.keys:
             self._answer_adopted(slot, batch, results, frames)
         else:
@@ -96,9 +98,10 @@ class Results:
                 model.idle.append(slot)
         world.dirty[model] = None
 
-    def _learn(self, slot: Slot, batch: Batch, results: m.Results) -> None:
+    def _learn(self, slot: Slot, instance: Instance, batch: Batch, results: m.Results) -> None:
         durations = results.durations
         busy_ns = durations.input_ns + durations.infer_ns + durations.output_ns
+        instance.busy_ns += busy_ns
         handover_ns = None if batch.early else self._world.now_ns - batch.sent_ns - busy_ns
         slot.prediction.observe(batch.rows, busy_ns, handover_ns)
 
@@ -113,6 +116,9 @@ class Results:
         total_ns = 0
         sent_ns = batch.sent_ns
         queue_ns = 0
+        statistics = model.statistics
+        request_times = statistics.request_times
+        queue_times = statistics.queue_times
         outgoing = None
         direct = False
         failed: list[tuple[Job, WireError]] = []
@@ -160,8 +166,14 @@ class Results:
             )
             done += 1
             rows += job.rows
-            total_ns += now_ns - job.first_enqueued_ns
-            queue_ns += max(0, sent_ns - job.first_enqueued_ns)
+            came_ns = job.first_enqueued_ns
+            took_ns = now_ns - came_ns
+            total_ns += took_ns
+            request_times[bisect_left(TIME_BOUNDS_NS, took_ns)] += 1
+            waited_ns = sent_ns - came_ns
+            if waited_ns > 0:
+                queue_ns += waited_ns
+            queue_times[bisect_left(TIME_BOUNDS_NS, waited_ns)] += 1
         if direct and outgoing is not None and frames:
             # Frame 0 is the shared small frame of the message: same numbering on both sides.
             outgoing.small = [frames[0]]
@@ -170,7 +182,6 @@ class Results:
         for job, error in failed:
             self._answers.fail(job, error_from_wire(error))
         if done:
-            statistics = model.statistics
             statistics.inference_count += rows
             statistics.success_count += done
             statistics.success_ns += total_ns
@@ -234,8 +245,13 @@ class Results:
                 job.request.id, None, job.model.version, outputs, 0, True, result.parameters
             )
         )
-        job.model.statistics.success_count += 1
-        job.model.statistics.inference_count += job.rows
+        statistics = job.model.statistics
+        took_ns = self._world.now_ns - job.first_enqueued_ns
+        statistics.success_count += 1
+        statistics.success_ns += took_ns
+        statistics.inference_count += job.rows
+        statistics.request_times[bisect_left(TIME_BOUNDS_NS, took_ns)] += 1
+        statistics.queue_times[0] += 1  # another broker had it in its queue
 
     def drop_orphans(self) -> None:
         """Results whose clients did not come back in time are given up."""

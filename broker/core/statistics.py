@@ -1,16 +1,30 @@
 """Counters of one model version and of the server, as Triton's statistics extension counts them.
 
-Pure sums: nothing here asks a clock. Times are nanoseconds.
+Pure sums: nothing here asks a clock. Times are nanoseconds. What can be had from these sums later
+(a histogram of batch sizes, say) is not counted a second time: every request pays for it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from naiad.protocol.messages import Durations
 
 Json = dict[str, Any]
+
+TIME_BOUNDS_NS: Final = tuple(
+    us * 1_000
+    for us in (
+        200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
+        1_000_000, 2_000_000, 5_000_000, 10_000_000,
+    )
+)  # fmt: skip
+"""The inclusive upper bounds of every histogram of times; one more bucket is for what is longer."""
+REASONS_MAX: Final = 32
+"""Reasons of deaths that are told apart: some quote what a dying process wrote."""
+OTHER_REASON: Final = "other"
 
 
 class BatchSizeStatistics:
@@ -37,14 +51,29 @@ class ModelStatistics:
         self.success_ns = 0
         self.fail_count = 0
         self.fail_ns = 0
-        self.rejected_count = 0
-        self.cancel_count = 0
+        self.failures: Counter[str] = Counter()
+        """Requests that were answered with an error, by its code; `fail_count` is their sum."""
         self.queue_ns = 0
         self.compute_input_ns = 0
         self.compute_infer_ns = 0
         self.compute_output_ns = 0
         self.last_inference_ms = 0
         self.batches: dict[int, BatchSizeStatistics] = {}
+        self.batch_reasons: Counter[str] = Counter()
+        """Batches sent, by what closed them (see batcher)."""
+        self.worker_deaths: Counter[str] = Counter()
+        buckets = len(TIME_BOUNDS_NS) + 1
+        self.request_times = [0] * buckets
+        self.queue_times = [0] * buckets
+        """Of successful requests: their sums are `success_ns` and `queue_ns`."""
+        self.compute_times = [0] * buckets
+        """Of executions: the sum is that of `batches`."""
+
+    def failed(self, code: str, ns: int) -> None:
+        """One request was answered with an error, so long after it came."""
+        self.fail_count += 1
+        self.fail_ns += ns
+        self.failures[code] += 1
 
     def executed(self, rows: int, answered: int, durations: Durations) -> None:
         """One execution of so many rows, with a result for so many requests."""
@@ -60,6 +89,7 @@ class ModelStatistics:
         sized.input_ns += input_ns
         sized.infer_ns += infer_ns
         sized.output_ns += output_ns
+        self.compute_times[bisect_left(TIME_BOUNDS_NS, input_ns + infer_ns + output_ns)] += 1
 
     def to_json(self, name: str, version: int) -> Json:
         """One element of `model_stats`; field names are Triton's."""
@@ -98,12 +128,21 @@ class ModelStatistics:
         }
 
 
+def count_reason(counts: Counter[str], reason: str) -> None:
+    """Count one; reasons beyond REASONS_MAX are counted together."""
+    if reason not in counts and len(counts) >= REASONS_MAX:
+        reason = OTHER_REASON
+    counts[reason] += 1
+
+
 class ServerCounters:
     """What makes the promises visible: re-executions by reason, late and dropped answers."""
 
     def __init__(self) -> None:
         self.reexecutions: Counter[str] = Counter()
         self.worker_deaths: Counter[str] = Counter()
+        self.refused_requests: Counter[str] = Counter()
+        """Answered with an error before they were queued, by its code."""
         self.poison_requests = 0
         self.late_results = 0
         self.joined_requests = 0
@@ -117,6 +156,7 @@ class ServerCounters:
         return {
             "reexecutions": dict(self.reexecutions),
             "worker_deaths": dict(self.worker_deaths),
+            "refused_requests": dict(self.refused_requests),
             "poison_requests": self.poison_requests,
             "late_results": self.late_results,
             "joined_requests": self.joined_requests,

@@ -38,11 +38,9 @@ class Withdrawal:
                 model.queue.push(job)
             elif job.state is JobState.QUEUED:
                 model.queue.remove(job)
-                model.statistics.rejected_count += 1
                 self._answers.withdraw(job, timeout_error())
             elif job.state is JobState.EARLY:
                 model.queue.level(job.level).early -= 1
-                model.statistics.rejected_count += 1
                 self._answers.abandon(job, timeout_error())
                 self._tell_abandoned(job)
             self._world.dirty[model] = None
@@ -50,7 +48,6 @@ class Withdrawal:
     def cancel(self, job: Job, fault: NaiadError) -> None:
         """End a job with CANCELLED: at once when queued, by word to its worker when that has it."""
         model = job.model
-        model.statistics.cancel_count += 1
         if job.state is JobState.QUEUED:
             self.unqueue(job)
             self._answers.withdraw(job, fault)

@@ -51,7 +51,7 @@ def test_exactly_instances_plus_limit_are_accepted_of_a_burst(
     code, text = bench.error(9)
     assert code == Code.QUEUE_FULL
     assert text.startswith("Exceeds maximum queue size")
-    assert bench.model().statistics.rejected_count == 6
+    assert bench.model().statistics.failures == {Code.QUEUE_FULL: 6}
 
 
 def test_an_early_batch_still_counts_as_queued() -> None:

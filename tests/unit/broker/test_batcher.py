@@ -18,7 +18,7 @@ US = 1_000
 class Case(NamedTuple):
     """`queued` are (rows, age in µs) of one key, oldest first; `sends` how many go, -1: none yet.
 
-    `again_us` is when to look again, from now; 0 is never.
+    `again_us` is when to look again, from now; 0 is never. `reason` is what closed the batch.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Case(NamedTuple):
     queued: list[tuple[int, int]]
     sends: int
     again_us: int = 0
+    reason: str = ""
 
 
 def policy(*preferred: int, rows: int = 8, delay_us: int = 0) -> BatchPolicy:
@@ -33,28 +34,38 @@ def policy(*preferred: int, rows: int = 8, delay_us: int = 0) -> BatchPolicy:
 
 
 CASES = [
-    Case("the default scheduler runs each request alone", BatchPolicy(rows_max=8), [(1, 0)] * 3, 1),
-    Case("no delay: what is there goes", policy(), [(1, 0)] * 3, 3),
-    Case("no delay: never more than the limit", policy(rows=4), [(1, 0)] * 9, 4),
-    Case("no delay: the largest preferred size that can be had", policy(2, 4), [(1, 0)] * 7, 4),
-    Case("no delay: what does not reach a preferred size", policy(4), [(1, 0)] * 3, 3),
+    Case("the default scheduler runs each request alone", BatchPolicy(rows_max=8), [(1, 0)] * 3, 1,
+         reason="alone"),
+    Case("no delay: what is there goes", policy(), [(1, 0)] * 3, 3, reason="idle"),
+    Case("no delay: never more than the limit", policy(rows=4), [(1, 0)] * 9, 4, reason="full"),
+    Case("no delay: the largest preferred size that can be had", policy(2, 4), [(1, 0)] * 7, 4,
+         reason="preferred"),
+    Case("no delay: what does not reach a preferred size", policy(4), [(1, 0)] * 3, 3,
+         reason="idle"),
     Case("delay: alone it waits for its delay", policy(delay_us=100), [(1, 30)], -1, 70),
     Case("delay: counted from the oldest", policy(delay_us=100), [(1, 90), (1, 0)], -1, 10),
-    Case("delay: a full batch goes at once", policy(rows=4, delay_us=100), [(1, 0)] * 4, 4),
-    Case("delay: a preferred size goes at once", policy(4, delay_us=100), [(1, 0)] * 4, 4),
-    Case("delay: beyond a preferred size the rest stays", policy(4, delay_us=100), [(1, 0)] * 5, 4),
-    Case("delay: the larger preferred size wins", policy(2, 6, delay_us=100), [(1, 0)] * 7, 6),
-    Case("delay: between two, the smaller goes", policy(2, 6, delay_us=100), [(1, 0)] * 5, 2),
+    Case("delay: a full batch goes at once", policy(rows=4, delay_us=100), [(1, 0)] * 4, 4,
+         reason="full"),
+    Case("delay: a preferred size goes at once", policy(4, delay_us=100), [(1, 0)] * 4, 4,
+         reason="preferred"),
+    Case("delay: beyond a preferred size the rest stays", policy(4, delay_us=100), [(1, 0)] * 5, 4,
+         reason="preferred"),
+    Case("delay: the larger preferred size wins", policy(2, 6, delay_us=100), [(1, 0)] * 7, 6,
+         reason="preferred"),
+    Case("delay: between two, the smaller goes", policy(2, 6, delay_us=100), [(1, 0)] * 5, 2,
+         reason="preferred"),
     Case("delay: below them all it waits", policy(4, delay_us=100), [(1, 50)] * 3, -1, 50),
     Case("overdue: everything goes, also past a preferred size", policy(4, delay_us=100),
-         [(1, 100)] * 6, 6),
-    Case("overdue: up to the limit", policy(4, rows=8, delay_us=100), [(1, 100)] * 12, 8),
-    Case("rows count, not requests", policy(rows=8), [(3, 0), (3, 0), (3, 0)], 2),
-    Case("one request may fill a batch", policy(rows=8, delay_us=100), [(8, 0), (1, 0)], 1),
+         [(1, 100)] * 6, 6, reason="delay"),
+    Case("overdue: up to the limit", policy(4, rows=8, delay_us=100), [(1, 100)] * 12, 8,
+         reason="full"),
+    Case("rows count, not requests", policy(rows=8), [(3, 0), (3, 0), (3, 0)], 2, reason="full"),
+    Case("one request may fill a batch", policy(rows=8, delay_us=100), [(8, 0), (1, 0)], 1,
+         reason="full"),
     Case("a request that does not fit closes the batch", policy(rows=8, delay_us=100),
-         [(5, 0), (4, 0)], 1),
+         [(5, 0), (4, 0)], 1, reason="full"),
     Case("a preferred size may be reached by rows", policy(6, rows=8, delay_us=100),
-         [(2, 0), (4, 0), (1, 0)], 2),
+         [(2, 0), (4, 0), (1, 0)], 2, reason="preferred"),
     Case("a preferred size that is jumped over does not count", policy(3, rows=8, delay_us=100),
          [(2, 40), (2, 0)], -1, 60),
 ]  # fmt: skip
@@ -66,21 +77,22 @@ def test_triton_rules(case: Case) -> None:
     queue = ModelQueue()
     for number, (rows, age_us) in enumerate(case.queued):
         queue.push(job(number, rows=rows, enqueued_ns=now_ns - age_us * US))
-    jobs, again_ns = choose(queue, case.policy, now_ns)
+    jobs, again_ns, reason = choose(queue, case.policy, now_ns)
     assert [one.number for one in jobs] == list(range(max(0, case.sends)))
     expected_ns = now_ns + case.again_us * US if case.again_us else NEVER_NS
     assert again_ns == expected_ns
+    assert reason == case.reason
 
 
 def test_an_empty_queue_has_nothing_and_asks_for_nothing() -> None:
-    assert choose(ModelQueue(), policy(), 0) == ([], NEVER_NS)
+    assert choose(ModelQueue(), policy(), 0) == ([], NEVER_NS, "")
 
 
 def test_a_batch_has_one_key_and_takes_it_from_behind_others() -> None:
     queue = ModelQueue()
     for number, key in enumerate("abab"):
         queue.push(job(number, key=key))
-    jobs, _ = choose(queue, policy(), 0)
+    jobs, *_ = choose(queue, policy(), 0)
     assert [one.number for one in jobs] == [0, 2]
 
 
@@ -89,7 +101,7 @@ def test_a_full_lane_passes_one_that_waits_for_its_delay() -> None:
     queue.push(job(0, key="waits"))
     for number in range(1, 5):
         queue.push(job(number, key="full", enqueued_ns=10))
-    jobs, _ = choose(queue, policy(rows=4, delay_us=100), 20)
+    jobs, *_ = choose(queue, policy(rows=4, delay_us=100), 20)
     assert [one.number for one in jobs] == [1, 2, 3, 4]
 
 
@@ -97,7 +109,7 @@ def test_the_soonest_of_all_lanes_is_asked_for() -> None:
     queue = ModelQueue()
     queue.push(job(0, key="a", enqueued_ns=30 * US))
     queue.push(job(1, key="b", enqueued_ns=10 * US))
-    assert choose(queue, policy(delay_us=100), 40 * US) == ([], 110 * US)
+    assert choose(queue, policy(delay_us=100), 40 * US) == ([], 110 * US, "")
 
 
 def test_levels_are_strict_and_a_batch_is_filled_from_lower_ones() -> None:
@@ -105,7 +117,7 @@ def test_levels_are_strict_and_a_batch_is_filled_from_lower_ones() -> None:
     queue.push(job(0, level=4))
     queue.push(job(1, level=2))
     queue.push(job(2, level=2, key="other"))
-    jobs, _ = choose(queue, policy(rows=8), 0)
+    jobs, *_ = choose(queue, policy(rows=8), 0)
     assert [one.number for one in jobs] == [1, 0]
 
 
@@ -113,7 +125,7 @@ def test_a_lower_level_that_is_overdue_makes_the_batch_overdue() -> None:
     queue = ModelQueue()
     queue.push(job(0, level=4, enqueued_ns=0))
     queue.push(job(1, level=2, enqueued_ns=90 * US))
-    jobs, _ = choose(queue, policy(delay_us=100), 100 * US)
+    jobs, *_ = choose(queue, policy(delay_us=100), 100 * US)
     assert [one.number for one in jobs] == [1, 0]
 
 
@@ -123,7 +135,7 @@ def test_suspects_come_first_and_alone() -> None:
     suspect = job(1)
     suspect.suspect = True
     queue.push_front(suspect)
-    jobs, _ = choose(queue, policy(), 0)
+    jobs, *_ = choose(queue, policy(), 0)
     assert jobs == [suspect]
 
 
@@ -143,7 +155,7 @@ def test_nothing_waits_past_its_delay_and_no_batch_is_too_large(seed: int) -> No
                 level=random.choice((2, 4)), enqueued_ns=now_ns)
         )  # fmt: skip
         while len(queue):
-            jobs, again_ns = choose(queue, rule, now_ns)
+            jobs, again_ns, _ = choose(queue, rule, now_ns)
             top = next(iter(queue.levels()))
             due_ns = top.oldest().head().enqueued_ns + rule.delay_ns
             if not jobs:

@@ -34,7 +34,7 @@ def answered_after_us(fields: dict[str, Any], timeout_us: int, wait_us: int = 10
         return -1
     assert bench.error(2) == (Code.TIMEOUT, "Request timeout expired")
     assert bench.order == [("answer", 2), ("released", 2)]
-    assert bench.model().statistics.rejected_count == 1
+    assert bench.model().statistics.failures == {Code.TIMEOUT: 1}
     return (bench.now_ns - asked_ns) / US
 
 
