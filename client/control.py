@@ -54,6 +54,11 @@ def index(ready: bool) -> Operation:
     return Operation("index", {"ready": True} if ready else {})
 
 
+def counters(after: str | None, timeout_s: float) -> Operation:
+    """The server's raw counters (None), or those of some models after this name."""
+    return Operation("counters", {} if after is None else {"after": after}, None, timeout_s)
+
+
 def load(model: str, config: str | Json | None) -> Operation:
     """`config`: a configuration that replaces the one in the repository, as JSON or a dict."""
     payload = None

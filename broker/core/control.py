@@ -11,8 +11,14 @@ from typing import Any
 
 from naiad.broker.core import events as e
 from naiad.broker.core.catalog import Catalog
+from naiad.broker.core.counters import MODELS_MAX, Counters
 from naiad.broker.core.memory import Memory
-from naiad.broker.core.queries import Queries, text_argument, version_argument
+from naiad.broker.core.queries import (
+    Queries,
+    number_argument,
+    text_argument,
+    version_argument,
+)
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
@@ -25,7 +31,14 @@ Operation = Callable[[Session, int, m.Parameters, bytes], Any]
 class Control:
     """Carries out what operators, gateways and clients ask beside inference."""
 
-    def __init__(self, world: World, catalog: Catalog, queries: Queries, memory: Memory) -> None:
+    def __init__(
+        self,
+        world: World,
+        catalog: Catalog,
+        queries: Queries,
+        counters: Counters,
+        memory: Memory,
+    ) -> None:
         self._world = world
         self._catalog = catalog
         self._operations: dict[str, Operation] = {
@@ -46,6 +59,9 @@ class Control:
             ),
             "index": lambda s, c, a, p: queries.index(a.get("ready") is True),
             "status": lambda s, c, a, p: queries.status(),
+            "counters": lambda s, c, a, p: counters.piece(
+                str(a["after"]) if "after" in a else None, number_argument(a, "limit", MODELS_MAX)
+            ),
             "load": self._load,
             "unload": self._unload,
             "region_register": lambda s, c, a, p: memory.register(s, c, a),

@@ -96,7 +96,11 @@ class ModelVersion:
     @property
     def is_ready(self) -> bool:
         """Ready while at least one instance can take work now or after what it runs."""
-        return self.state is ModelState.READY and any(one.serves for one in self.instances)
+        if self.state is ModelState.READY:
+            for one in self.instances:  # asked of every model at once: no generator
+                if one.serves:
+                    return True
+        return False
 
     def complete(self, config: ModelConfig) -> None:
         """Take the config a worker completed; compile from it what requests are checked with."""

@@ -116,21 +116,26 @@ class Queries:
                 )
         return rows
 
+    def server(self) -> Json:
+        """The server itself, in a few words and numbers."""
+        world = self._world
+        return {
+            "name": world.server,
+            **world.about,
+            "software": self._software,
+            "incarnation": world.incarnation,
+            "phase": self._phase(),
+            "ready": self.is_ready(),
+            "sessions": len(world.sessions),
+            "slots": len(world.slots),
+            "spares": sum(1 for slot in world.slots.values() if slot.is_empty),
+        }
+
     def status(self) -> Json:
         """Everything `naiad status` shows."""
         world = self._world
         return {
-            "server": {
-                "name": world.server,
-                **world.about,
-                "software": self._software,
-                "incarnation": world.incarnation,
-                "phase": self._phase(),
-                "ready": self.is_ready(),
-                "sessions": len(world.sessions),
-                "slots": len(world.slots),
-                "spares": sum(1 for slot in world.slots.values() if slot.is_empty),
-            },
+            "server": self.server(),
             "models": [self._model(m, one) for m in world.models.values() for one in _shown(m)]
             + [
                 {"name": m.name, "version": None, "state": "UNAVAILABLE", "reason": m.failure}
@@ -249,10 +254,10 @@ def number_argument(arguments: dict[str, Any], name: str, default: int | None = 
 def _is_well(model: Model) -> bool:
     if not model.versions:
         return not model.failure
-    return all(
-        one.is_ready or one.reason == UNLOADED or one.state is ModelState.UNLOADING
-        for one in model.versions.values()
-    )
+    for one in model.versions.values():
+        if not (one.is_ready or one.reason == UNLOADED or one.state is ModelState.UNLOADING):
+            return False
+    return True
 
 
 def _shown(model: Model) -> list[ModelVersion]:

@@ -25,6 +25,7 @@ from naiad.broker.core.answers import Answers
 from naiad.broker.core.catalog import Catalog
 from naiad.broker.core.client_events import ClientEvents
 from naiad.broker.core.control import Control
+from naiad.broker.core.counters import Counters
 from naiad.broker.core.deaths import Deaths
 from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.drain import Drain
@@ -103,7 +104,9 @@ class Scheduler:
             software,
         )
         queries = Queries(self.world, self._catalog, self._admission, software)
-        self._control = Control(self.world, self._catalog, queries, self._memory)
+        self._control = Control(
+            self.world, self._catalog, queries, Counters(self.world, queries), self._memory
+        )
         self._drain = Drain(
             self.world, self._answers, self._withdrawal, self._fleet, self._recovery
         )

@@ -18,6 +18,7 @@ COMPONENTS = (
     "worker",
     "client",
     "gateway",
+    "metrics",
     "cli",
     "testing",
 )

@@ -1,0 +1,72 @@
+"""`python -m naiad.metrics`: the metrics process, under `naiad serve` or another supervisor.
+
+SIGTERM and SIGINT end it at once: it has nothing to finish.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+from enum import IntEnum
+from typing import Any, Final
+
+from naiad.client import Client
+from naiad.client.control import counters
+from naiad.config.listening import ListenFailed, listening
+from naiad.metrics.http_server import MetricsServer
+from naiad.metrics.scrape import SCRAPE_SECONDS_MAX, Scraper
+
+NICENESS: Final = 5
+"""Whoever works on requests goes first."""
+
+
+class ExitCode(IntEnum):
+    """How it ends. 2 is argparse's own, for a wrong command line."""
+
+    DONE = 0
+    LISTEN_FAILED = 3
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(prog="naiad metrics", description=__doc__, allow_abbrev=False)
+    option = out.add_argument
+    option("--run-dir", required=True, help="of the server to ask")
+    option("--name", default="metrics", help="of this process, for people")
+    option("--address", default="127.0.0.1", help="an IP address or host name")
+    option("--port", type=int, default=8002)
+    option("--fd", type=int, help="inherited listening socket, instead of address and port")
+    return out
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    ends = (signal.SIGTERM, signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # before there are threads
+    try:
+        if options.fd is not None:
+            listener = socket.socket(fileno=options.fd)
+        else:
+            listener = listening(options.address, options.port, what="--port")
+    except ListenFailed as fault:
+        print(f"naiad metrics: {fault}", file=sys.stderr)
+        return ExitCode.LISTEN_FAILED
+    os.nice(NICENESS)
+    client = Client(
+        options.run_dir, role="metrics", transport="inline", connect_timeout_s=SCRAPE_SECONDS_MAX
+    )
+
+    def ask(after: str | None, seconds: float) -> Any:
+        return client.call(counters(after, seconds))
+
+    with client, MetricsServer(listener, Scraper(ask).page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        signal.sigwait(ends)
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
