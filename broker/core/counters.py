@@ -1,8 +1,8 @@
 """Raw counters for whoever shows them: models a piece at a time, so that no answer takes long.
 
 Reads only. Sums and buckets as they are counted; what they are called, and what is computed from
-them, is the reader's. The first answer has the server's own; the reader asks on, `after` what `next`
-says, until that is null.
+them, is the reader's. The first answer has the server's own; then the reader asks `after` what
+`next` says, until that is null.
 """
 
 from __future__ import annotations
