@@ -11,12 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.gateway.http_message import HttpRequest
-from naiad.gateway.http_reader import DIRECT_BYTES_MIN, READ_BYTES, Phase, Reader, Upgraded, path_of
+from naiad.gateway.http_reader import (
+    DIRECT_BYTES_MIN,
+    READ_BYTES,
+    KnownHeads,
+    Phase,
+    Reader,
+    Upgraded,
+    path_of,
+)
 from naiad.gateway.http_status import HttpError
 from naiad.gateway.limits import Limits
 from naiad.protocol.errors import Code, Unavailable
 
-SHARED = memoryview(bytearray(READ_BYTES))
+SHARED = bytearray(READ_BYTES)
 
 
 class Reading:
@@ -26,8 +34,13 @@ class Reading:
         self.requests: list[HttpRequest] = []
         self.taken = 0
         self.budget = 1 << 40
+        self.known = KnownHeads()
         self.reader = Reader(
-            replace(Limits(), **limits), SHARED, take=self._take, arrived=self._arrived
+            replace(Limits(), **limits),
+            SHARED,
+            self.known,
+            take=self._take,
+            arrived=self._arrived,
         )
 
     def _take(self, size: int) -> None:
@@ -68,12 +81,12 @@ def test_requests_come_out_whole_however_they_are_cut(step: int) -> None:
     wire = post(b"hello", b"X-A: 1\r\nx-a: 2\r\n") + chunked + b"T: trailer\r\n\r\n"
     reading.feed(wire + b"GET / HTTP/1.0\r\n\r\n", step)
     first, second, third = reading.requests
-    assert (first.method, first.path, bytes(first.body)) == ("POST", b"/x", b"hello")
-    assert first.header(b"x-a") == "1, 2"
+    assert (first.head.method, first.head.path, bytes(first.body)) == ("POST", b"/x", b"hello")
+    assert first.head.header(b"x-a") == "1, 2"
     assert first.keeps_alive
-    assert (second.path, bytes(second.body)) == (b"/c", b"abcde")
-    assert b"t" not in second.headers
-    assert (third.path, third.body, third.keeps_alive) == (b"/", b"", False)
+    assert (second.head.path, bytes(second.body)) == (b"/c", b"abcde")
+    assert b"t" not in second.head.headers
+    assert (third.head.path, third.body, third.keeps_alive) == (b"/", b"", False)
     assert reading.taken == 10
 
 
@@ -157,7 +170,7 @@ def test_upgrade() -> None:
     reading = Reading()
     with pytest.raises(Upgraded):
         reading.feed(b"GET /v2 HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
-    assert reading.requests[0].path == b"/v2"
+    assert reading.requests[0].head.path == b"/v2"
 
 
 def test_targets() -> None:
