@@ -178,3 +178,64 @@ def test_targets() -> None:
     assert path_of(b"http://host:1/v2?x") == b"/v2"
     assert path_of(b"*") == b"*"
     assert not path_of(b"host:443").startswith(b"/")
+
+
+def test_known_heads_give_what_the_parser_gives() -> None:
+    known = Reading()
+    wire = post(b"hello") * 3 + b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n" + post(b"hello")
+    known.feed(post(b"hello"))
+    known.feed(wire)
+    known.feed(b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n" + post(b"large" * 50_000)[:-3])
+    parsed = Reading()
+    for byte in post(b"hello") + wire:
+        parsed.feed(bytes([byte]))
+    assert len(known.known.by_text) == 2  # the last is too large
+    assert parsed.known.by_text == {}
+    for one, other in zip(known.requests, parsed.requests, strict=False):
+        assert one.body == other.body
+        for name in ("method", "path", "headers", "keeps_alive", "length"):
+            assert getattr(one.head, name) == getattr(other.head, name)
+    assert known.requests[0].head is known.requests[1].head
+    assert known.reader.phase is Phase.DIRECT
+
+
+def test_a_known_head_whose_body_comes_later() -> None:
+    reading = Reading()
+    text = post(b"hello")
+    for cut in range(1, len(text)):
+        reading.feed(text)
+        reading.feed(text[:cut])
+        reading.feed(text[cut:] + text)
+    assert {bytes(one.body) for one in reading.requests} == {b"hello"}
+    assert len(reading.requests) == 3 * (len(text) - 1)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 0\r\nExpect: 100-continue\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: " + b"a" * 3000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % READ_BYTES,
+    ],
+)
+def test_heads_that_are_never_learned(head: bytes) -> None:
+    reading = Reading()
+    reading.feed(head)
+    assert reading.known.by_text == {}
+
+
+def test_known_heads_are_bounded() -> None:
+    reading = Reading()
+    for number in range(3000):
+        reading.feed(b"GET /%d HTTP/1.1\r\n\r\n" % number)
+    assert len(reading.known.by_text) <= 1024
+
+
+def test_known_heads_keep_to_the_budget() -> None:
+    reading = Reading()
+    reading.feed(post(b"hello"))
+    reading.budget = 9
+    with pytest.raises(Unavailable):
+        reading.feed(post(b"hello"))
