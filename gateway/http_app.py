@@ -83,9 +83,10 @@ class HttpApp:
     def handle(self, request: HttpRequest, connection: HttpConnection) -> Work | None:
         """Begin a request; the answer goes to the connection."""
         try:
-            route = self._routes.get(request.path)
+            path = request.head.path
+            route = self._routes.get(path)
             if route is None:
-                route = self._route(request.path)
+                route = self._route(path)
             self._check(route, request, connection.is_local)
             if route.name == "infer":
                 return self._inference.begin(route, request, connection)
@@ -108,7 +109,7 @@ class HttpApp:
 
     def _check(self, route: Route, request: HttpRequest, is_local: bool) -> None:
         """Raises HttpError when this request is not for here, or not now."""
-        if request.method not in route.verbs:
+        if request.head.method not in route.verbs:
             allow = (("Allow", ", ".join(route.verbs)),)
             raise HttpError(405, "Method Not Allowed", headers=allow)
         if self.is_exiting:
@@ -123,16 +124,16 @@ class HttpApp:
             raise HttpError(
                 403, f"{name} is allowed from the server's own machine only; see --allow-management"
             )
-        if request.method == "POST" and b"origin" in request.headers:
+        if request.head.method == "POST" and b"origin" in request.head.headers:
             raise HttpError(
                 403, f"{name} is not allowed from web pages (the request has an Origin)"
             )
 
     def _body(self, route: Route, request: HttpRequest) -> Json:
         """The JSON object of a request that may have one; {} without a body."""
-        if not request.body or request.method == "GET":
+        if not request.body or request.head.method == "GET":
             return {}
-        coding = request.header(b"content-encoding") or "identity"
+        coding = request.head.header(b"content-encoding") or "identity"
         if coding.strip().lower() != "identity":
             raise HttpError(400, "Unsupported content-encoding, only 'identity' is supported.")
         checked_size("JSON", len(request.body), self._plane.limits.input_bytes_max)

@@ -25,6 +25,7 @@ from naiad.gateway.compression import (
 from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE, Body, answer_body
 from naiad.gateway.http_connection import HttpConnection, Work
 from naiad.gateway.http_message import HttpRequest, Response, error_response
+from naiad.gateway.http_quick import QuickCall
 from naiad.gateway.http_request import (
     HEADER_NAME,
     infer_call,
@@ -34,12 +35,21 @@ from naiad.gateway.http_request import (
 )
 from naiad.gateway.http_routes import Route
 from naiad.gateway.http_status import HttpError, from_fault
+from naiad.gateway.http_template import (
+    BODY_BYTES_MAX,
+    TEMPLATES_MAX,
+    TEXT_BYTES_MAX,
+    Template,
+    split_label,
+    template_of,
+)
 from naiad.gateway.json_tensors import from_json, to_json
-from naiad.gateway.pending import Outcome
+from naiad.gateway.pending import Outcome, prepared
 from naiad.gateway.plane import Plane
 from naiad.protocol.errors import Code, NaiadError, RequestError
 
 LOG: Final = logging.getLogger("naiad.gateway")
+TEMPLATE_BYTES_MAX: Final = TEXT_BYTES_MAX + BODY_BYTES_MAX
 IN_THREAD_BYTES_MIN: Final = 64 * 1024
 """Bodies from here on are (de)compressed in a thread, where zlib lets others run."""
 
@@ -57,28 +67,45 @@ class Inference:
         self._plane = plane
         self._allows_regions = allows_regions
         self._forward = re.compile(forward, re.IGNORECASE) if forward else None
+        self._templates: dict[tuple[bytes, bytes], Template] = {}
 
     def begin(self, route: Route, request: HttpRequest, connection: HttpConnection) -> Work | None:
         """Start it; the answer goes to the connection."""
-        headers = request.headers
+        headers = request.head.headers
         accept = headers.get(_ACCEPT)
         coding = accepted_coding(accept.decode("latin-1")) if accept else ""
-        if _CODING in headers or coding or headers.get(_LENGTH) == b"0":
+        length = headers.get(_LENGTH)
+        if _CODING in headers or coding or length == b"0":
             work = self._slowly(route, request, coding)
             return asyncio.get_running_loop().create_task(replied(connection, work))
         try:
-            call = self._call(route, request, request.body, connection.is_local)
-            return self._plane.start(call, partial(self._done, connection, call))
+            body = request.body
+            label = ""
+            if length is not None and type(body) is bytes and len(body) <= TEMPLATE_BYTES_MAX:
+                json_bytes = json_length(length.decode("latin-1"), len(body), len(body))
+                text = body[:json_bytes]
+                label, rest = split_label(text)
+                template = self._templates.get((request.head.path, rest))
+                if template is not None and template.data_bytes == len(body) - json_bytes:
+                    quick = QuickCall(self._plane, connection, template, label)
+                    quick.start(template.filled(body, json_bytes, label))
+                    return quick
+                call = self._call(route, request, body, connection.is_local)
+                self._learn(request.head.path, rest, label, call)
+            else:
+                call = self._call(route, request, body, connection.is_local)
+            pending = self._plane.start(call, partial(self._done, connection, call))
         except NaiadError as fault:
             connection.reply(error_response(from_fault(fault)))
             return None
+        return pending
 
     def _done(self, connection: HttpConnection, call: InferCall, outcome: Outcome) -> None:
         connection.reply(response_of(call, outcome))
 
     def _call(self, route: Route, request: HttpRequest, body: Buffer, is_local: bool) -> InferCall:
         limit_bytes = self._plane.limits.input_bytes_max
-        length = json_length(request.header(_LENGTH), len(body), limit_bytes)
+        length = json_length(request.head.header(_LENGTH), len(body), limit_bytes)
         call = infer_call(route.model, route.version, body, length, from_json, limit_bytes)
         if self._forward is not None:
             call = self._with_headers(call, request)
@@ -86,16 +113,27 @@ class Inference:
             raise client_shm_disabled()
         return call
 
+    def _learn(self, path: bytes, text: bytes, label: str, call: InferCall) -> None:
+        """Make a template of this request's text for those that follow, if that is possible."""
+        if call.id != label or uses_regions(call) or len(text) > TEXT_BYTES_MAX:
+            return
+        parts = prepared(self._plane.client, call, {})
+        template = template_of(call._replace(id=""), parts)
+        if template is not None:
+            if len(self._templates) >= TEMPLATES_MAX:
+                self._templates.clear()
+            self._templates[(path, text)] = template
+
     async def _slowly(self, route: Route, request: HttpRequest, coding: str) -> Response:
         limit_bytes = self._plane.limits.input_bytes_max
         body: Buffer = request.body
-        given = (request.header(_CODING) or "identity").strip().lower()
+        given = (request.head.header(_CODING) or "identity").strip().lower()
         if given in CODINGS:
             body = await _apart(len(body), partial(inflated, given, body, limit_bytes))
         elif given != "identity":
             accepts = (("Accept-Encoding", ", ".join(CODINGS)),)
             raise HttpError(501, f"Unsupported compression type: {given[:40]!r}", headers=accepts)
-        if request.header(_LENGTH) == "0":
+        if request.head.header(_LENGTH) == "0":
             json_length("0", len(body), limit_bytes)
             config = await self._plane.client.config(route.model, route.version)
             call = raw_call(route.model, route.version, body, config)
@@ -114,10 +152,10 @@ class Inference:
     def _with_headers(self, call: InferCall, request: HttpRequest) -> InferCall:
         assert self._forward is not None
         parameters = dict(call.parameters)
-        for name in request.headers:
+        for name in request.head.headers:
             text = name.decode("latin-1")
             if self._forward.search(text):
-                parameters[text] = request.header(name) or ""
+                parameters[text] = request.head.header(name) or ""
         return call._replace(parameters=parameters)
 
 

@@ -21,29 +21,46 @@ _BINARY_HEAD: Final = (
 )
 
 
-class HttpRequest:
-    """A whole request. `headers` have lower-case names; repeated ones are joined by commas."""
+class Head:
+    """What stands before a body. Shared by all requests whose heads are the same bytes: immutable.
 
-    __slots__ = ("body", "headers", "keeps_alive", "method", "path")
+    `headers` have lower-case names; repeated ones are joined by commas. `plan` is for whoever
+    answers: what follows from the head alone, and need not be worked out again.
+    """
+
+    __slots__ = ("headers", "keeps_alive", "length", "method", "path", "plan")
 
     def __init__(
         self,
         method: str,
         path: bytes,
         headers: dict[bytes, bytes],
-        body: Buffer,
         keeps_alive: bool,
+        length: int = 0,
     ) -> None:
         self.method = method
         self.path = path
         self.headers = headers
-        self.body = body
         self.keeps_alive = keeps_alive
+        self.length = length
+        """Of the body, when that follows from the head."""
+        self.plan: object = None
 
     def header(self, name: bytes) -> str | None:
         """A header's value by its lower-case name."""
         found = self.headers.get(name)
         return None if found is None else found.decode("latin-1")
+
+
+class HttpRequest:
+    """A whole request."""
+
+    __slots__ = ("body", "head", "keeps_alive")
+
+    def __init__(self, head: Head, body: Buffer) -> None:
+        self.head = head
+        self.body = body
+        self.keeps_alive = head.keeps_alive
 
 
 class Response(NamedTuple):

@@ -18,7 +18,7 @@ from naiad.config.listening import BACKLOG
 from naiad.gateway.http_app import HttpApp
 from naiad.gateway.http_connection import HttpConnection, Work
 from naiad.gateway.http_message import HttpRequest
-from naiad.gateway.http_reader import READ_BYTES
+from naiad.gateway.http_reader import READ_BYTES, KnownHeads
 from naiad.gateway.limits import Limits
 from naiad.gateway.plane import Plane
 
@@ -34,7 +34,8 @@ class HttpServer:
     def __init__(self, plane: Plane, app: HttpApp, sockets: Sequence[socket.socket]) -> None:
         self.limits: Limits = plane.limits
         self.budget = plane.budget
-        self.read_buffer = memoryview(bytearray(READ_BYTES))
+        self.read_buffer = bytearray(READ_BYTES)
+        self.known_heads = KnownHeads()
         self.connections: set[HttpConnection] = set()
         self.is_closing = False
         self._app = app

@@ -26,7 +26,7 @@ from naiad.client.requests import (
 )
 from naiad.client.results import InferResult
 from naiad.gateway.calls import AnswerOutput, CallOutput, InferAnswer, InferCall, RegionPart
-from naiad.protocol.errors import Code, InternalError, NaiadError, RequestError, Unavailable
+from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import OutputRequest
 
 LOG: Final = logging.getLogger("naiad.gateway")
@@ -34,6 +34,8 @@ LOG: Final = logging.getLogger("naiad.gateway")
 Outcome = InferAnswer | NaiadError
 Done = Callable[[Outcome], None]
 """Called once, never inside `start`, and not after `cancel`."""
+
+SERVER_FULL: Final = "the server's budget for this gateway is used up"
 
 _PLACE_MAX: Final = 2**63
 
@@ -88,7 +90,7 @@ class Pending:
         parts = prepared(self._client, self._call, ids)
         self._id = self._client.submit(parts, self)
         if not self._id:
-            raise over_budget("the server's budget for this gateway is used up")
+            raise over_budget(SERVER_FULL)
 
     async def _start_later(self) -> None:
         try:
@@ -226,9 +228,3 @@ def over_budget(why: str) -> Unavailable:
     return Unavailable(
         f"{why}; try again when others have been answered", code=Code.BUDGET_EXCEEDED
     )
-
-
-def unexpected(what: str) -> InternalError:
-    """For a fault of our own: what happened is in the log, not in an answer."""
-    LOG.exception("%s failed", what)
-    return InternalError(f"{what} failed inside the gateway; see its log")
