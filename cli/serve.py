@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from naiad.cli import front_door, repositories, run_dir
+from naiad.cli import front_door, metrics_listener, repositories, run_dir
 from naiad.cli.cleanup import cleanup, forget_state
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
@@ -48,6 +48,7 @@ DRAIN_SECONDS: Final = 30.0
     help="Warm empty workers per device, for when one dies; default: 1.",
 )
 @front_door.options
+@metrics_listener.options
 @click.option(
     "--drain-seconds",
     type=click.FloatRange(min=0),
@@ -72,6 +73,8 @@ def serve(
     spares: int,
     drain_seconds: float,
     scan_timeout_seconds: float,
+    metrics_port: str,
+    metrics_address: str | None,
     **http: Any,
 ) -> ExitCode:
     """Serve every model of the folders REPOSITORY until Ctrl-C.
@@ -96,6 +99,7 @@ def serve(
         raise click.UsageError("; ".join(faults))
     run_dir.prepare(where)
     lock = run_dir.lock(where)
+    metrics = metrics_listener.opened(metrics_port, metrics_address, http["http_address"])
     door = front_door.opened(drain_seconds=drain_seconds, **http)
     # A killed server left them; this one is told anew what to serve.
     forget_state(where)
@@ -114,9 +118,12 @@ def serve(
         gateways_count=door.gateways_count,
         gateway_arguments=door.arguments,
         gateway_descriptors=door.descriptors,
+        metrics_descriptor=metrics.descriptor,
     )
     if door.url:
         notices.show(f"HTTP on {door.url}")
+    if metrics.url:
+        notices.show(f"metrics on {metrics.url}")
     supervisor = Supervisor(plan, log, show)
     try:
         code = supervisor.run()
@@ -126,6 +133,7 @@ def serve(
         log.close()
         notices.close()
         door.close()
+        metrics.close()
         os.close(lock)
     if supervisor.failure:
         raise CommandFailed(supervisor.failure, code)

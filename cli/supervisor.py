@@ -1,14 +1,16 @@
-"""The process behind `naiad serve`: starts broker, worker slots and gateways, watches, ends them.
+"""The process behind `naiad serve`: starts its processes, watches and ends them.
 
 One thread, one selector: pidfds, pipes, the self-pipe of signals, the link to the broker. Owns the
-child processes, and the sockets that gateways listen on, so that a killed one loses no connection
-that it had not accepted; knows nothing of requests or models beyond what it shows at the start.
+child processes (broker, worker slots, gateways, metrics), and the sockets that some listen on, so
+that a killed one loses no connection that it had not accepted; knows nothing of requests or models
+beyond what it shows at the start.
 
 The order of a shutdown, at the first SIGTERM or SIGINT:
  1. The broker gets SIGTERM: it says not ready, takes nothing new, finishes what is there, tells the
     workers to stop, and exits. Nothing is restarted from now on. When the broker is gone (or was
     when the signal came), the workers that are left get SIGTERM: nobody else will tell them.
     Gateways get theirs with the broker: they pass on the answers to what is under way, and exit.
+    Metrics are told last, as the workers: a drain can be watched.
  2. All of this has `drain_seconds`, and MARGIN_SECONDS on top for the words of farewell. Workers
     that are left when the broker has drained have LEFT_SECONDS_MAX.
  3. What is left then gets SIGKILL, and the exit code says so. A second signal does this at once.
@@ -46,6 +48,7 @@ LEFT_SECONDS_MAX: Final = 2.0
 MARGIN_SECONDS: Final = 2.0
 """For the broker to say itself what it could not finish, before it is killed."""
 GATEWAY: Final = "gateway"
+METRICS: Final = "metrics"
 BROKER_DRAIN_TIMED_OUT: Final = 1
 """The exit code with which a broker says that work was left (naiad.broker.__main__.ExitCode)."""
 
@@ -73,6 +76,9 @@ class Plan:
     gateway_descriptors: Sequence[int] = ()
     """Listening sockets that every gateway inherits."""
     gateway_module: str = "naiad.gateway"
+    metrics_descriptor: int | None = None
+    """The listening socket that the metrics process inherits; None: there is no such process."""
+    metrics_module: str = "naiad.metrics"
 
 
 class Supervisor:
@@ -104,6 +110,7 @@ class Supervisor:
         self._gateways: dict[str, Child] = {}
         self._gateway_slots = SlotTable()
         self._gateway_slots.want(GATEWAY, plan.gateways_count, ())
+        self._gateway_slots.want(METRICS, int(plan.metrics_descriptor is not None), ())
         self._deadline_ns: int | None = None
         """Of the drain, then of the killing."""
         self._is_drained = False
@@ -145,7 +152,7 @@ class Supervisor:
             for start in self._slots.due(now_ns):
                 self._start_worker(start)
             for start in self._gateway_slots.due(now_ns):
-                self._start_gateway(start.slot)
+                self._start_gateway(start.slot, start.device)
             status = self._startup.step(now_ns)
             if status is not None:
                 self._settled(status)
@@ -201,12 +208,20 @@ class Supervisor:
         self._watch(child, lambda: self._worker_exited(child))
         self._link.send(m.Spawned(child.name, child.pid))
 
-    def _start_gateway(self, name: str) -> None:
+    def _start_gateway(self, name: str, kind: str) -> None:
+        """A gateway, or the metrics process."""
         plan = self._plan
-        arguments = ["--run-dir", plan.run_dir, "--name", name, *plan.gateway_arguments]
-        arguments += [f"--http-fd={number}" for number in plan.gateway_descriptors]
+        arguments = ["--run-dir", plan.run_dir, "--name", name]
+        if kind == METRICS:
+            assert plan.metrics_descriptor is not None
+            module, descriptors = plan.metrics_module, [plan.metrics_descriptor]
+            arguments += [f"--fd={plan.metrics_descriptor}"]
+        else:
+            module, descriptors = plan.gateway_module, [*plan.gateway_descriptors]
+            arguments += [*plan.gateway_arguments]
+            arguments += [f"--http-fd={number}" for number in descriptors]
         try:
-            child = Child.start(name, plan.gateway_module, arguments, plan.gateway_descriptors)
+            child = Child.start(name, module, arguments, descriptors)
         except OSError as error:
             delay_ns = self._gateway_slots.exited(name, time.monotonic_ns(), is_early=True)
             self._log.event(f"cannot start {name}: {error}; next try in {delay_ns / NS:g} s")
@@ -306,7 +321,7 @@ class Supervisor:
                 pass
             elif status < 0 and self._phase is Phase.DRAINING:
                 self._log.event(f"the broker died before it had drained: {reason}")
-            self._signal_workers(signal.SIGTERM)
+            self._signal_rest(signal.SIGTERM)
             return
         if status > 0 and not self._broker_has_served:
             self._fail(ExitCode.BROKER_FAILED, f"the broker could not start: {reason}")
@@ -374,11 +389,12 @@ class Supervisor:
         seconds = self._plan.drain_seconds + MARGIN_SECONDS
         self._deadline_ns = time.monotonic_ns() + int(seconds * NS)
         for gateway in self._gateways.values():
-            gateway.signal(signal.SIGTERM)
+            if not gateway.name.startswith(METRICS):
+                gateway.signal(signal.SIGTERM)
         if self._broker is not None:
             self._broker.signal(signal.SIGTERM)
         else:
-            self._signal_workers(signal.SIGTERM)
+            self._signal_rest(signal.SIGTERM)
 
     def _time_ran_out(self, now_ns: int) -> None:
         left = ", ".join(f"{child.name}[{child.pid}]" for child in self._children())
@@ -402,8 +418,10 @@ class Supervisor:
         for child in self._children():
             child.signal(signal.SIGKILL)
 
-    def _signal_workers(self, number: signal.Signals) -> None:
-        for child in self._workers.values():
+    def _signal_rest(self, number: signal.Signals) -> None:
+        """Who has nothing to do without a broker; gateways were told before."""
+        metrics = (one for one in self._gateways.values() if one.name.startswith(METRICS))
+        for child in (*self._workers.values(), *metrics):
             child.signal(number)
 
 

@@ -60,13 +60,13 @@ class Server:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids: "supervisor", "broker", each gateway's and each worker's by its slot."""
+        """Process ids: "supervisor", "broker", those of the others by their names or slots."""
         found = {"supervisor": self.process.pid}
         for pid in _children(self.process.pid):
             words = _command_line(pid)
             if "naiad.broker" in words:
                 found["broker"] = pid
-            elif "naiad.gateway" in words:
+            elif "naiad.gateway" in words or "naiad.metrics" in words:
                 found[words[words.index("--name") + 1]] = pid
             elif "--slot" in words:
                 found[words[words.index("--slot") + 1]] = pid
@@ -78,6 +78,14 @@ class Server:
         found = re.search(r"^HTTP on (\S+)$", self.log, re.MULTILINE)
         if found is None:
             raise self._failed('speaks no HTTP; serve(..., arguments=["--http-port", "0"])')
+        return found[1]
+
+    @property
+    def metrics_url(self) -> str:
+        """What Prometheus would ask: "http://127.0.0.1:PORT/metrics"."""
+        found = re.search(r"^metrics on (\S+)$", self.log, re.MULTILINE)
+        if found is None:
+            raise self._failed('has no metrics; serve(..., arguments=["--metrics-port", "0"])')
         return found[1]
 
     def wait_ready(self, seconds: float = READY_SECONDS_MAX) -> None:
@@ -129,8 +137,8 @@ def serve(
 
     Args:
         repository: the folder with the models.
-        arguments: further ones for `naiad serve`, e.g. ["--control-mode", "explicit"]; HTTP is off
-            unless they say otherwise, and ["--http-port", "0"] takes any free port.
+        arguments: further ones for `naiad serve`, e.g. ["--control-mode", "explicit"]; HTTP and
+            metrics are off unless they say otherwise: ["--http-port", "0"] takes any free port.
         ready_seconds: how long the models may take to load.
         environment: variables in addition to those of this process.
 
@@ -140,8 +148,9 @@ def serve(
     name = f"test-{secrets.token_hex(4)}"
     run_dir = Path(tempfile.mkdtemp(prefix=f"naiad-{name}-"))
     command = [sys.executable, "-m", "naiad", "serve", os.fspath(repository)]
-    # Without HTTP unless it is asked for: tests that run side by side must not fight for a port.
-    command += ["--run-dir", str(run_dir), "--name", name, "--http-port", "off", *arguments]
+    # No port unless it is asked for: tests that run side by side must not fight for one.
+    command += ["--run-dir", str(run_dir), "--name", name, "--http-port", "off"]
+    command += ["--metrics-port", "off", *arguments]
     with (run_dir / "test.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(environment)

@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPONENTS = {
-    "protocol", "shm", "config", "broker", "worker", "client", "gateway", "metrics", "cli", "testing"
+    "protocol", "shm", "config", "broker", "worker", "client", "gateway", "metrics", "cli",
+    "testing",
 }  # fmt: skip
 
 

@@ -1,0 +1,76 @@
+"""The metrics port of `naiad serve`: its options, and the socket that the process inherits."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import click
+
+from naiad.cli.exit_codes import ExitCode
+from naiad.cli.failure import CommandFailed
+from naiad.cli.front_door import HTTP_ADDRESS, OFF
+from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening
+
+METRICS_PORT: Final = 8002
+PORT_VARIABLE: Final = "NAIAD_METRICS_PORT"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def options(command: F) -> F:
+    """Adds the options of the metrics port to a command."""
+    address = click.option(
+        "--metrics-address",
+        metavar="ADDRESS",
+        help="Default: that of --http-address.",
+    )
+    port = click.option(
+        "--metrics-port",
+        default=str(METRICS_PORT),
+        envvar=PORT_VARIABLE,
+        metavar="PORT|off",
+        help=f"For Prometheus, at /metrics; 0: any free one; default: {METRICS_PORT}.",
+    )
+    return port(address(command))
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsListener:
+    """What a supervisor needs to start the metrics process; nothing when it is off."""
+
+    url: str = ""
+    socket: socket.socket | None = None
+
+    @property
+    def descriptor(self) -> int | None:
+        return None if self.socket is None else self.socket.fileno()
+
+    def close(self) -> None:
+        if self.socket is not None:
+            self.socket.close()
+
+
+def opened(metrics_port: str, metrics_address: str | None, http_address: str) -> MetricsListener:
+    """Listen. Raises CommandFailed (PORT) with one sentence when that is not possible."""
+    if metrics_port == OFF:
+        return MetricsListener()
+    is_number = metrics_port.isascii() and metrics_port.isdecimal()
+    if not is_number or int(metrics_port) > 65535:
+        raise click.UsageError(
+            f"--metrics-port: expected a port (0 to 65535) or off, got {metrics_port!r}"
+        )
+    address = metrics_address
+    if address is None:
+        address = HTTP_ADDRESS if http_address.startswith(UNIX_PREFIX) else http_address
+    if address.startswith(UNIX_PREFIX):
+        raise click.UsageError("--metrics-address: expected an IP address or a host name")
+    try:
+        one = listening(address, int(metrics_port), what="--metrics-port")
+    except ListenFailed as fault:
+        raise CommandFailed(str(fault), ExitCode.PORT) from fault
+    host, port = one.getsockname()[:2]
+    place = f"[{host}]" if ":" in host else host
+    return MetricsListener(f"http://{place}:{port}/metrics", one)
