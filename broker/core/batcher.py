@@ -24,6 +24,7 @@ ALONE: Final = "alone"
 """The model does not batch, or the request is a suspect."""
 EARLY: Final = "early"
 """Sent ahead of the running batch's end, whatever else closed it."""
+REASONS: Final = (FULL, PREFERRED, DELAY, IDLE, ALONE, EARLY)
 LANES_EXAMINED_MAX: Final = 16
 """While the oldest lane waits for its delay, at most this many others may overtake it."""
 

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from typing import Any, Final
 
+from naiad.broker.core.batcher import REASONS
 from naiad.protocol.messages import Durations
 
 Json = dict[str, Any]
@@ -59,8 +60,8 @@ class ModelStatistics:
         self.compute_output_ns = 0
         self.last_inference_ms = 0
         self.batches: dict[int, BatchSizeStatistics] = {}
-        self.batch_reasons: Counter[str] = Counter()
-        """Batches sent, by what closed them (see batcher)."""
+        self.batch_reasons = dict.fromkeys(REASONS, 0)
+        """Batches sent, by what closed them. No Counter: that takes 0.5 µs to count one."""
         self.worker_deaths: Counter[str] = Counter()
         buckets = len(TIME_BOUNDS_NS) + 1
         self.request_times = [0] * buckets
