@@ -33,6 +33,9 @@ PORTS = ("--metrics-port", "0")
 BOUNDED = "dynamic_batching { default_queue_policy { max_queue_size: 2 } }"
 TIMED = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 50000 } }"
 MODELS = 200
+ROUNDS = 5
+ROUND_S = 0.7
+SCRAPES_APART_S = 0.2
 
 
 def page_of(url: str) -> bytes:
@@ -296,46 +299,57 @@ def crowd(tmp_path: Path) -> Iterator[tuple[Path, str]]:
                 process.wait(30)
 
 
+def latencies(client: Client, seconds: float) -> list[float]:
+    """Of lone requests, one after the other."""
+    taken = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begun = time.perf_counter()
+        client.infer("a", ARRAYS)
+        taken.append(time.perf_counter() - begun)
+    return taken
+
+
+def shown(taken: list[float]) -> str:
+    cuts = statistics.quantiles(taken, n=100)
+    return ", ".join(f"p{n} {cuts[n - 1] * 1e3:.2f}" for n in (50, 90, 99)) + " ms"
+
+
 def test_scrapes_of_many_models_delay_nobody(tmp_path: Path) -> None:
+    """Prints its figures (-s): they are in docs/performance.md."""
     with crowd(tmp_path) as (run_dir, url), Client(run_dir) as client:
         wait_until(lambda: client.model_ready("a"), "the first model serves", 60)
         found = parsed(page_of(url))
         assert total(found, "naiad_instances") == MODELS
         assert total(found, "naiad_waiting_instances") == MODELS - 1
+        assert sum(name == "nv_inference_count" for name, _ in found) == MODELS
 
-        def latencies(count: int) -> list[float]:
-            taken = []
-            for _ in range(count):
-                begun = time.perf_counter()
-                client.infer("a", ARRAYS)
-                taken.append(time.perf_counter() - begun)
-            return taken
-
-        over = threading.Event()
         scrapes: list[float] = []
+        quiet: list[float] = []
+        busy: list[float] = []
 
-        def scrape() -> None:
-            while not over.is_set():
+        def scrape(over: threading.Event) -> None:
+            while not over.wait(SCRAPES_APART_S):
                 begun = time.perf_counter()
                 page_of(url)
                 scrapes.append(time.perf_counter() - begun)
-                over.wait(0.05)
 
-        latencies(200)
-        quiet = latencies(1500)
-        thread = threading.Thread(target=scrape)
-        thread.start()
-        busy = latencies(1500)
-        over.set()
-        thread.join()
-
-        def shown(taken: list[float]) -> str:
-            cuts = statistics.quantiles(taken, n=100)
-            return f"p50 {cuts[49] * 1e3:.2f} p90 {cuts[89] * 1e3:.2f} p99 {cuts[98] * 1e3:.2f} ms"
-
-        print(f"\nquiet {shown(quiet)}; while scraped {shown(busy)}")
-        print(f"{len(scrapes)} scrapes, median {statistics.median(scrapes) * 1e3:.0f} ms")
-        assert len(scrapes) >= 3
-        # An answer that blocked the broker's loop for the whole page (some 15 ms) would be seen in
+        latencies(client, 0.3)
+        for _ in range(ROUNDS):
+            quiet += latencies(client, ROUND_S)
+            over = threading.Event()
+            thread = threading.Thread(target=scrape, args=(over,))
+            thread.start()
+            busy += latencies(client, ROUND_S)
+            over.set()
+            thread.join()
+        print(f"\nlone requests: {shown(quiet)}; while scraped: {shown(busy)}")
+        print(
+            f"{len(scrapes)} scrapes of {MODELS} models, {len(page_of(url)) >> 10} KiB:"
+            f" median {statistics.median(scrapes) * 1e3:.0f} ms, of which the broker was asked for"
+            f" {total(found, 'naiad_scrape_seconds') * 1e3:.0f} ms"
+        )
+        assert len(scrapes) >= ROUNDS
+        # An answer that held the broker's loop for the whole page (some 15 ms) would be seen in
         # every request that met it; what the machine's other work costs is in both.
-        assert statistics.median(busy) < 3 * statistics.median(quiet) + 0.002
+        assert statistics.median(busy) < 2 * statistics.median(quiet) + 0.002
