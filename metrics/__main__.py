@@ -19,6 +19,7 @@ from naiad.client.control import counters
 from naiad.config.listening import ListenFailed, listening
 from naiad.metrics.http_server import MetricsServer
 from naiad.metrics.scrape import SCRAPE_SECONDS_MAX, Scraper
+from naiad.protocol.errors import NaiadError
 
 NICENESS: Final = 5
 """Whoever works on requests goes first."""
@@ -59,8 +60,19 @@ def main(arguments: list[str] | None = None) -> int:
         options.run_dir, role="metrics", transport="inline", connect_timeout_s=SCRAPE_SECONDS_MAX
     )
 
+    is_told = False
+
     def ask(after: str | None, seconds: float) -> Any:
-        return client.call(counters(after, seconds))
+        nonlocal is_told
+        try:
+            found = client.call(counters(after, seconds))
+        except NaiadError as fault:
+            if not is_told:  # once, not at every scrape until it is over
+                print(f"naiad metrics: {fault.message}", file=sys.stderr, flush=True)
+            is_told = True
+            raise
+        is_told = False
+        return found
 
     with client, MetricsServer(listener, Scraper(ask).page) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -180,7 +180,8 @@ SERVER_START: Final = Family(
     "When the broker started: from then on it has counted",
 )
 SESSIONS: Final = Family(
-    "naiad_sessions", _G, (), "clients", "Clients and gateways that the broker knows",
+    "naiad_sessions", _G, (), "clients",
+    "Clients, gateways and this metrics process, as the broker knows them",
 )
 WORKERS: Final = Family("naiad_workers", _G, (), "processes", "Worker processes")
 SPARE_WORKERS: Final = Family(

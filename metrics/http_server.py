@@ -135,7 +135,9 @@ class _Request(BaseHTTPRequestHandler):
         try:
             page = self.server.page()
         except NaiadError as fault:
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{fault.message}\n".encode())
+            # Its message may name paths of this machine.
+            text = f"the server does not tell its counters now ({fault.code}); ask again\n"
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, text.encode())
             return
         self._answer(HTTPStatus.OK, page)
 
