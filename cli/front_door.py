@@ -65,19 +65,19 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     click.option(
         "--http-header-forward-pattern",
         metavar="REGEX",
-        help="Request headers that become parameters of the request.",
+        help="Headers that become parameters.",
     ),
     click.option(
         "--allow-client-shm",
         type=_WISHES,
         default="auto",
-        help="Who may use shared memory through HTTP; auto (default): this machine.",
+        help="Through HTTP; auto (default): this machine.",
     ),
     click.option(
         "--allow-management",
         type=_WISHES,
         default="auto",
-        help="Who may load and unload through HTTP; auto (default): this machine.",
+        help="Likewise for load and unload.",
     ),
 )
 
