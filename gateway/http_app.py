@@ -15,7 +15,14 @@ from typing import Any, Final, Literal
 from naiad.gateway import http_routes
 from naiad.gateway.http_connection import HttpConnection, Work
 from naiad.gateway.http_infer import Inference, client_shm_disabled, replied
-from naiad.gateway.http_message import EMPTY, HttpRequest, Response, error_response
+from naiad.gateway.http_message import (
+    EMPTY,
+    BodyPlace,
+    Head,
+    HttpRequest,
+    Response,
+    error_response,
+)
 from naiad.gateway.http_parameters import (
     Json,
     flag_of,
@@ -99,6 +106,13 @@ class HttpApp:
             return None
         work = self._handlers[route.name](route, given)
         return asyncio.get_running_loop().create_task(replied(connection, work))
+
+    def place(self, head: Head) -> BodyPlace | None:
+        """Shared memory for the body of a large inference request."""
+        route = self._routes.get(head.path)
+        if route is None or route.name != "infer" or head.method != "POST":
+            return None
+        return self._inference.place(head)
 
     def _route(self, path: bytes) -> Route:
         found = http_routes.find(path)

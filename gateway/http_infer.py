@@ -24,7 +24,7 @@ from naiad.gateway.compression import (
 )
 from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE, Body, answer_body
 from naiad.gateway.http_connection import HttpConnection, Work
-from naiad.gateway.http_message import HttpRequest, Response, error_response
+from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response, error_response
 from naiad.gateway.http_quick import QuickCall
 from naiad.gateway.http_request import (
     HEADER_NAME,
@@ -50,6 +50,10 @@ from naiad.protocol.errors import Code, NaiadError, RequestError
 
 LOG: Final = logging.getLogger("naiad.gateway")
 TEMPLATE_BYTES_MAX: Final = TEXT_BYTES_MAX + BODY_BYTES_MAX
+ARENA_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of a body that is received in shared memory; larger ones are copied there when they are whole."""
+ALIGNMENT: Final = 64
+"""Of the first tensor behind the JSON."""
 IN_THREAD_BYTES_MIN: Final = 64 * 1024
 """Bodies from here on are (de)compressed in a thread, where zlib lets others run."""
 
@@ -100,13 +104,28 @@ class Inference:
             return None
         return pending
 
+    def place(self, head: Head) -> BodyPlace | None:
+        """Where the large binary tensors of this request can stay for good, aligned."""
+        length = head.headers.get(_LENGTH, b"")
+        if _CODING in head.headers or not length.isdigit() or head.length > ARENA_BYTES_MAX:
+            return None
+        offset = -int(length) % ALIGNMENT
+        region = self._plane.client.region_now(offset + head.length)
+        if region is None:
+            return None
+        return BodyPlace(region, offset, region.view[offset : offset + head.length])
+
     def _done(self, connection: HttpConnection, call: InferCall, outcome: Outcome) -> None:
         connection.reply(response_of(call, outcome))
 
     def _call(self, route: Route, request: HttpRequest, body: Buffer, is_local: bool) -> InferCall:
         limit_bytes = self._plane.limits.input_bytes_max
         length = json_length(request.head.header(_LENGTH), len(body), limit_bytes)
-        call = infer_call(route.model, route.version, body, length, from_json, limit_bytes)
+        place = request.place
+        call = infer_call(
+            route.model, route.version, body, length, from_json, limit_bytes,
+            place and (place.arena, place.offset),
+        )  # fmt: skip
         if self._forward is not None:
             call = self._with_headers(call, request)
         if not self._allows_regions(is_local) and uses_regions(call):

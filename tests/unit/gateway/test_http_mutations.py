@@ -86,7 +86,14 @@ def read(known: KnownHeads, pieces: list[bytes]) -> tuple[list[tuple[object, ...
         head = request.head
         found.append((head.method, head.path, head.headers, request.keeps_alive, request.body))
 
-    reader = Reader(Limits(), bytearray(READ_BYTES), known, take=lambda size: None, arrived=arrived)
+    reader = Reader(
+        Limits(),
+        bytearray(READ_BYTES),
+        known,
+        take=lambda size: None,
+        place=lambda head: None,
+        arrived=arrived,
+    )
     try:
         for piece in pieces:
             reader.buffer()[: len(piece)] = piece
