@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from naiad.gateway import http_routes
 from naiad.gateway.http_connection import HttpConnection, Work
-from naiad.gateway.http_infer import Inference, client_shm_disabled, replied
+from naiad.gateway.http_infer import Inference, InferPlan, client_shm_disabled, replied
 from naiad.gateway.http_message import (
     EMPTY,
     BodyPlace,
@@ -89,14 +89,18 @@ class HttpApp:
 
     def handle(self, request: HttpRequest, connection: HttpConnection) -> Work | None:
         """Begin a request; the answer goes to the connection."""
+        head = request.head
+        if isinstance(head.plan, InferPlan) and not self.is_exiting:
+            return self._inference.begin(head.plan, request, connection)
         try:
-            path = request.head.path
-            route = self._routes.get(path)
+            route = self._routes.get(head.path)
             if route is None:
-                route = self._route(path)
+                route = self._route(head.path)
             self._check(route, request, connection.is_local)
             if route.name == "infer":
-                return self._inference.begin(route, request, connection)
+                plan = self._inference.plan(route, head)
+                head.plan = plan
+                return self._inference.begin(plan, request, connection)
             given = self._body(route, request)
         except HttpError as fault:
             connection.reply(error_response(fault))

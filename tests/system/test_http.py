@@ -335,6 +335,48 @@ def test_a_killed_gateway_is_back_within_a_second(server: Server) -> None:
     assert back - killed < 2, "a second, on a quiet machine"
 
 
+def test_a_killed_broker_costs_no_request(server: Server) -> None:
+    """Gateways wait for the next one and ask again; nobody outside sees more than a delay."""
+    stop = threading.Event()
+    statuses: list[int] = []
+
+    def ask() -> None:
+        caller = Caller(server)
+        while not stop.is_set():
+            statuses.append(caller.infer()[0])
+        caller.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(ask) for _ in range(4)]
+        wait_until(lambda: len(statuses) > 50, "answers")
+        first = server.pids["broker"]
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: server.pids.get("broker", first) != first, "the next broker")
+        seen = len(statuses)
+        wait_until(lambda: len(statuses) > seen + 50, "answers again")
+        health = Caller(server)
+        assert health("GET", "/v2/health/live")[0] == 200
+        health.close()
+        stop.set()
+        for one in asking:
+            one.result()
+    assert set(statuses) == {200}
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    add_identity(models, "identity", max_batch_size=8)
+    path = f"/tmp/naiad-http-{os.getpid()}.sock"
+    arguments = ["--http-port", "0", "--http-address", f"unix:{path}"]
+    with serve(models, arguments=arguments) as server:
+        assert server.http_url == f"unix:{path}"
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(path)
+            one.sendall(b"POST /v2/repository/index HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+            assert one.recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert not os.path.exists(path)
+
+
 def test_the_port_is_open_before_the_models_are_there(tmp_path: Path) -> None:
     """Live throughout, ready at the end; asked all the time, from before the gateway runs."""
     models = tmp_path / "models"
