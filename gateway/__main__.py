@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -78,6 +79,8 @@ async def serve(options: argparse.Namespace, sockets: list[socket.socket]) -> Ex
     app = HttpApp(plane, access, options.http_header_forward_pattern)
     server = HttpServer(plane, app, sockets)
     await server.start()
+    gc.collect()
+    gc.freeze()  # what is there now stays: no collection need look at it again
     await asked.wait()
     draining = asyncio.ensure_future(server.drain(options.grace_seconds, options.drain_seconds))
     interrupted = asyncio.ensure_future(again.wait())
