@@ -53,7 +53,20 @@ def parsed_object(text: bytes) -> Json:
         raise RequestError(
             f"failed to parse the request JSON buffer: expected an object, got {kind_of(found)}"
         )
+    if b"\\ud" in text or b"\\uD" in text:
+        _check_unicode(found)
     return found
+
+
+def _check_unicode(found: Json) -> None:
+    """Half of a surrogate pair makes a string that nobody can send on."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        raise RequestError(
+            "failed to parse the request JSON buffer: a string is not Unicode (\\uD800 to \\uDFFF"
+            " come in pairs)"
+        ) from None
 
 
 def kind_of(value: Any) -> str:

@@ -133,6 +133,8 @@ def test_parameters() -> None:
         ({"inputs": [], "outputs": [1]}, "Unable to parse 'outputs'"),
         ({"inputs": [], "outputs": [{}]}, "non-existing object member 'name'"),
         (with_input(name=...), "non-existing object member 'name'"),
+        (b'{"inputs":[],"id":"\\ud800"}', "a string is not Unicode"),
+        (b'{"inputs":[],"parameters":{"\\uDfff":1}}', "a string is not Unicode"),
         (with_input(shape=...), "Unable to parse 'shape'"),
         (with_input(shape=[-1]), "non-unsigned-integer as unsigned-integer: -1"),
         (with_input(shape=[1.0]), "non-unsigned-integer"),
