@@ -79,14 +79,14 @@ def kind_of(value: Any) -> str:
 def text_of(found: Json, key: str) -> str:
     value = found.get(key)
     if type(value) is not str:
-        raise RequestError(f"Unable to parse '{key}': {_expected('a string', found, key)}")
+        raise RequestError(f"Unable to parse '{key}': {_expected('string', found, key)}")
     return value
 
 
 def array_of(found: Json, key: str) -> list[Any]:
     value = found.get(key)
     if type(value) is not list:
-        raise RequestError(f"Unable to parse '{key}': {_expected('an array', found, key)}")
+        raise RequestError(f"Unable to parse '{key}': {_expected('array', found, key)}")
     return value
 
 
@@ -96,23 +96,21 @@ def object_of(found: Json, key: str) -> Json:
     if value is None and key not in found:
         return {}
     if type(value) is not dict:
-        raise RequestError(f"Unable to parse '{key}': {_expected('an object', found, key)}")
+        raise RequestError(f"Unable to parse '{key}': {_expected('object', found, key)}")
     return value
 
 
 def uint_of(found: Json, key: str, default: int = 0) -> int:
     value = found.get(key, default)
     if type(value) is not int or value < 0:
-        raise RequestError(
-            f"Unable to parse '{key}': {_expected('an unsigned integer', found, key)}"
-        )
+        raise RequestError(f"Unable to parse '{key}': {_expected('unsigned-integer', found, key)}")
     return value
 
 
 def flag_of(found: Json, key: str, default: bool = False) -> bool:
     value = found.get(key, default)
     if type(value) is not bool:
-        raise RequestError(f"Unable to parse '{key}': {_expected('a boolean', found, key)}")
+        raise RequestError(f"Unable to parse '{key}': {_expected('boolean', found, key)}")
     return value
 
 
@@ -155,7 +153,7 @@ def output_of(found: Any) -> CallOutput:
     if region is not None and (classes or is_binary):
         other = "classification" if classes else "binary_data"
         raise RequestError(
-            f"output '{name}' can set only one of 'shared_memory_region' and '{other}'"
+            f"Output can't set both 'shared_memory_region' and '{other}': '{name:.80}'"
         )
     return CallOutput(name, classes, region, is_binary)
 
@@ -210,6 +208,7 @@ def _sequence(found: Json) -> Sequence | None:
 
 
 def _expected(what: str, found: Json, key: str) -> str:
+    """In the words of Triton's JSON library."""
     if key not in found:
         return f"attempt to access non-existing object member '{key}'"
-    return f"expected {what}, got {kind_of(found[key])}"
+    return f"attempt to access JSON non-{what} as {what}: got {kind_of(found[key])}"

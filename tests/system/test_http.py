@@ -222,10 +222,16 @@ def test_shared_memory(call: Caller) -> None:
         assert call("GET", "/v2/systemsharedmemory/region/r/status")[0] == 404
         status, found, _ = call("POST", "/v2/models/identity/infer", in_region())
         assert (status, found["error"]) == (404, "Unable to find shared memory region: 'r'")
-    assert call("POST", register, {"key": "/nothing"})[0] == 400
+    status, found, _ = call("POST", register, {"key": "/nothing"})
+    assert found["error"] == "Shared memory register request has no 'byte_size' field"
     assert call("GET", "/v2/cudasharedmemory/status")[1] == []
-    status, found, _ = call("POST", "/v2/cudasharedmemory/region/g/register", {})
-    assert (status, "GPUs not supported" in found["error"]) == (400, True)
+    for given, text in (
+        ({}, "has no 'raw_handle' field"),
+        ({"raw_handle": {"b64": "AAAA"}}, "must be a valid base64 encoded cudaIpcMemHandle_t"),
+        ({"raw_handle": {"b64": "A" * 86 + "=="}}, "GPUs not supported"),
+    ):
+        status, found, _ = call("POST", "/v2/cudasharedmemory/region/g/register", given)
+        assert (status, text in found["error"]) == (400, True), found
 
 
 def in_region() -> dict[str, Any]:
