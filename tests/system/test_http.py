@@ -431,6 +431,29 @@ def test_the_end_answers_what_is_under_way(tmp_path: Path) -> None:
         assert server.process.wait(20) == 0
 
 
+def test_a_grace_period_serves_on_but_is_not_ready(tmp_path: Path) -> None:
+    add_identity(tmp_path, "identity", max_batch_size=8)
+    with serve(tmp_path, arguments=["--http-port", "0", "--grace-seconds", "1.5"]) as server:
+        caller = Caller(server)
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: caller("GET", "/v2/health/ready")[0] == 503, "not ready")
+        assert caller("GET", "/v2/health/live")[0] == 200
+        assert caller.infer()[0] == 200
+        last: list[tuple[int, Any]] = []
+
+        def is_over() -> bool:
+            try:
+                last.append(caller.infer()[:2])
+            except OSError:
+                return True
+            return last[-1][0] != 200
+
+        wait_until(is_over, "the end of the grace period")
+        assert {status for status, _ in last} <= {200, 503}
+        caller.close()
+        assert server.process.wait(20) == 0
+
+
 def test_what_changes_the_server_is_for_this_machine_alone(tmp_path: Path) -> None:
     """Asked over an address that is not loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
