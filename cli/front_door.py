@@ -65,19 +65,25 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     click.option(
         "--http-header-forward-pattern",
         metavar="REGEX",
-        help="Request headers that become parameters of the request.",
+        help="Headers that become parameters.",
     ),
     click.option(
         "--allow-client-shm",
         type=_WISHES,
         default="auto",
-        help="Who may use shared memory through HTTP; auto (default): this machine.",
+        help="Through HTTP; auto (default): this machine.",
     ),
     click.option(
         "--allow-management",
         type=_WISHES,
         default="auto",
-        help="Who may load and unload through HTTP; auto (default): this machine.",
+        help="Likewise for load and unload.",
+    ),
+    click.option(
+        "--grace-seconds",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        help="To serve on after Ctrl-C, not ready.",
     ),
 )
 
@@ -88,6 +94,7 @@ class FrontDoor:
 
     url: str = ""
     gateways_count: int = 0
+    grace_seconds: float = 0.0
     arguments: Sequence[str] = ()
     sockets: Sequence[socket.socket] = field(default=())
 
@@ -113,6 +120,7 @@ def opened(
     http_header_forward_pattern: str | None,
     allow_client_shm: str,
     allow_management: str,
+    grace_seconds: float,
 ) -> FrontDoor:
     """Listen. Raises CommandFailed (PORT) with one sentence when that is not possible."""
     if http_port == OFF:
@@ -130,12 +138,13 @@ def opened(
         f"--drain-seconds={drain_seconds}",
         f"--allow-client-shm={allow_client_shm}",
         f"--allow-management={allow_management}",
+        f"--grace-seconds={grace_seconds}",
     ]
     if http_max_input_size is not None:
         arguments.append(f"--http-max-input-size={http_max_input_size}")
     if http_header_forward_pattern:
         arguments.append(f"--http-header-forward-pattern={http_header_forward_pattern}")
-    return FrontDoor(_url(http_address, one), gateways, arguments, (one,))
+    return FrontDoor(_url(http_address, one), gateways, grace_seconds, arguments, (one,))
 
 
 def _url(address: str, one: socket.socket) -> str:

@@ -9,7 +9,8 @@ The order of a shutdown, at the first SIGTERM or SIGINT:
  1. The broker gets SIGTERM: it says not ready, takes nothing new, finishes what is there, tells the
     workers to stop, and exits. Nothing is restarted from now on. When the broker is gone (or was
     when the signal came), the workers that are left get SIGTERM: nobody else will tell them.
-    Gateways get theirs with the broker: they pass on the answers to what is under way, and exit.
+    Gateways get theirs `grace_seconds` before the broker: until then they are not ready, but serve.
+    Then they pass on the answers to what is under way, and exit.
     Metrics are told last, as the workers: a drain can be watched.
  2. All of this has `drain_seconds`, and MARGIN_SECONDS on top for the words of farewell. Workers
     that are left when the broker has drained have LEFT_SECONDS_MAX.
@@ -22,8 +23,7 @@ from __future__ import annotations
 import selectors
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -31,6 +31,7 @@ from naiad.cli.broker_link import BrokerLink
 from naiad.cli.children import Child, describe_status, has_executed
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.log import LogWriter
+from naiad.cli.plan import Plan
 from naiad.cli.signals import SignalPipe
 from naiad.cli.slots import EARLY_DEATH_NS, NS, BackOff, SlotTable, Start
 from naiad.cli.startup import Startup, Status
@@ -60,25 +61,6 @@ class Phase(Enum):
     DRAINING = 2
     KILLING = 3
     OVER = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to run. The modules are a seam: tests run small ones of their own."""
-
-    run_dir: str
-    broker_arguments: Sequence[str]
-    drain_seconds: float
-    broker_module: str = "naiad.broker"
-    worker_module: str = "naiad.worker"
-    gateways_count: int = 0
-    gateway_arguments: Sequence[str] = ()
-    gateway_descriptors: Sequence[int] = ()
-    """Listening sockets that every gateway inherits."""
-    gateway_module: str = "naiad.gateway"
-    metrics_descriptor: int | None = None
-    """The listening socket that the metrics process inherits; None: there is no such process."""
-    metrics_module: str = "naiad.metrics"
 
 
 class Supervisor:
@@ -113,6 +95,8 @@ class Supervisor:
         self._gateway_slots.want(METRICS, int(plan.metrics_descriptor is not None), ())
         self._deadline_ns: int | None = None
         """Of the drain, then of the killing."""
+        self._broker_stop_ns: int | None = None
+        """When the grace of gateways is over."""
         self._is_drained = False
         self.failure = ""
         """Why the server ended by itself, for the person who started it."""
@@ -158,12 +142,14 @@ class Supervisor:
                 self._settled(status)
         elif not self._children():
             self._phase = Phase.OVER
+        elif self._broker_stop_ns is not None and now_ns >= self._broker_stop_ns:
+            self._stop_broker()
         elif self._deadline_ns is not None and now_ns >= self._deadline_ns:
             self._time_ran_out(now_ns)
 
     def _timeout_seconds(self) -> float | None:
         if self._phase is not Phase.SERVING:
-            due = [self._deadline_ns]
+            due = [self._deadline_ns, self._broker_stop_ns]
         else:
             due = [self._broker_start_ns, self._startup.next_ns]
             due += [self._slots.deadline_ns(), self._gateway_slots.deadline_ns()]
@@ -304,6 +290,7 @@ class Supervisor:
         child = self._broker
         assert child is not None
         self._broker = None
+        self._broker_stop_ns = None
         status = self._ended(child)
         now_ns = time.monotonic_ns()
         reason = f"{describe_status(status)}{_last_words(child)}"
@@ -386,11 +373,20 @@ class Supervisor:
     def _drain(self) -> None:
         self._phase = Phase.DRAINING
         self._startup.close()
-        seconds = self._plan.drain_seconds + MARGIN_SECONDS
-        self._deadline_ns = time.monotonic_ns() + int(seconds * NS)
-        for gateway in self._gateways.values():
-            if not gateway.name.startswith(METRICS):
-                gateway.signal(signal.SIGTERM)
+        gateways = [one for one in self._gateways.values() if not _is_metrics(one)]
+        grace_seconds = self._plan.grace_seconds if gateways else 0.0
+        seconds = grace_seconds + self._plan.drain_seconds + MARGIN_SECONDS
+        now_ns = time.monotonic_ns()
+        self._deadline_ns = now_ns + int(seconds * NS)
+        for gateway in gateways:
+            gateway.signal(signal.SIGTERM)
+        if grace_seconds and self._broker is not None:
+            self._broker_stop_ns = now_ns + int(grace_seconds * NS)
+        else:
+            self._stop_broker()
+
+    def _stop_broker(self) -> None:
+        self._broker_stop_ns = None
         if self._broker is not None:
             self._broker.signal(signal.SIGTERM)
         else:
@@ -414,16 +410,21 @@ class Supervisor:
 
     def _kill(self, now_ns: int) -> None:
         self._phase = Phase.KILLING
+        self._broker_stop_ns = None
         self._deadline_ns = now_ns + int(KILLED_SECONDS_MAX * NS)
         for child in self._children():
             child.signal(signal.SIGKILL)
 
     def _signal_rest(self, number: signal.Signals) -> None:
         """Who has nothing to do without a broker; gateways were told before."""
-        metrics = (one for one in self._gateways.values() if one.name.startswith(METRICS))
+        metrics = (one for one in self._gateways.values() if _is_metrics(one))
         for child in (*self._workers.values(), *metrics):
             child.signal(number)
 
 
 def _last_words(child: Child) -> str:
     return f" ({child.output.last_line})" if child.output.last_line else ""
+
+
+def _is_metrics(child: Child) -> bool:
+    return child.name.startswith(METRICS)

@@ -7,6 +7,7 @@ unless the operator says otherwise, and never for a web page (a request with an 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,8 +15,15 @@ from typing import Any, Final, Literal
 
 from naiad.gateway import http_routes
 from naiad.gateway.http_connection import HttpConnection, Work
-from naiad.gateway.http_infer import Inference, client_shm_disabled, replied
-from naiad.gateway.http_message import EMPTY, HttpRequest, Response, error_response
+from naiad.gateway.http_infer import Inference, InferPlan, client_shm_disabled, replied
+from naiad.gateway.http_message import (
+    EMPTY,
+    BodyPlace,
+    Head,
+    HttpRequest,
+    Response,
+    error_response,
+)
 from naiad.gateway.http_parameters import (
     Json,
     flag_of,
@@ -30,6 +38,7 @@ from naiad.gateway.http_status import HttpError, from_fault
 from naiad.gateway.plane import Plane
 from naiad.protocol.errors import Code, NaiadError, RequestError
 
+CUDA_HANDLE_BYTES: Final = 64
 PATHS_KNOWN_MAX: Final = 4096
 """Routes that are remembered by path; beyond, all are worked out again."""
 
@@ -82,14 +91,18 @@ class HttpApp:
 
     def handle(self, request: HttpRequest, connection: HttpConnection) -> Work | None:
         """Begin a request; the answer goes to the connection."""
+        head = request.head
+        if isinstance(head.plan, InferPlan) and not self.is_exiting:
+            return self._inference.begin(head.plan, request, connection)
         try:
-            path = request.head.path
-            route = self._routes.get(path)
+            route = self._routes.get(head.path)
             if route is None:
-                route = self._route(path)
+                route = self._route(head.path)
             self._check(route, request, connection.is_local)
             if route.name == "infer":
-                return self._inference.begin(route, request, connection)
+                plan = self._inference.plan(route, head)
+                head.plan = plan
+                return self._inference.begin(plan, request, connection)
             given = self._body(route, request)
         except HttpError as fault:
             connection.reply(error_response(fault))
@@ -99,6 +112,13 @@ class HttpApp:
             return None
         work = self._handlers[route.name](route, given)
         return asyncio.get_running_loop().create_task(replied(connection, work))
+
+    def place(self, head: Head) -> BodyPlace | None:
+        """Shared memory for the body of a large inference request."""
+        route = self._routes.get(head.path)
+        if route is None or route.name != "infer" or head.method != "POST":
+            return None
+        return self._inference.place(head)
 
     def _route(self, path: bytes) -> Route:
         found = http_routes.find(path)
@@ -198,15 +218,16 @@ class HttpApp:
 
     async def _shm_register(self, route: Route, given: Json) -> Response:
         if route.kind == "cuda":
+            _check_cuda_handle(given)
             raise RequestError(
                 f"failed to register CUDA shared memory region: '{route.region}', GPUs not"
                 " supported"
             )
         await self._plane.register_region(
             route.region,
-            text_of(given, "key"),
+            text_of(_with(given, "key"), "key"),
             uint_of(given, "offset"),
-            _byte_size(given),
+            uint_of(_with(given, "byte_size"), "byte_size"),
         )
         return EMPTY
 
@@ -216,10 +237,20 @@ class HttpApp:
         return EMPTY
 
 
-def _byte_size(given: Json) -> int:
-    if "byte_size" not in given:
-        raise RequestError("Unable to parse 'byte_size': expected it, the region's size")
-    return uint_of(given, "byte_size")
+def _with(given: Json, field: str) -> Json:
+    if field not in given:
+        raise RequestError(f"Shared memory register request has no '{field}' field")
+    return given
+
+
+def _check_cuda_handle(given: Json) -> None:
+    handle = object_of(_with(given, "raw_handle"), "raw_handle")
+    try:
+        found = base64.b64decode(text_of(handle, "b64"), validate=True)
+    except ValueError:
+        found = b""
+    if len(found) != CUDA_HANDLE_BYTES:
+        raise RequestError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
 
 
 def _json(found: Any) -> Response:

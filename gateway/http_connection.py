@@ -12,7 +12,7 @@ from collections import deque
 from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
-from naiad.gateway.http_message import HttpRequest, Response, error_response, wire
+from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response, error_response, wire
 from naiad.gateway.http_reader import KnownHeads, Phase, Reader, Upgraded
 from naiad.gateway.http_status import HttpError, from_fault
 from naiad.gateway.limits import Limits
@@ -44,6 +44,9 @@ class Door(Protocol):
     def is_closing(self) -> bool:
         """Connections are closed behind their answer."""
 
+    def place(self, head: Head) -> BodyPlace | None:
+        """Memory for a large body, where it is used; None: any will do."""
+
     def handle(self, request: HttpRequest, connection: HttpConnection) -> Work | None:
         """Begin a request; `connection.reply` is called once, now or later."""
 
@@ -62,6 +65,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             door.read_buffer,
             door.known_heads,
             take=door.budget.take,
+            place=door.place,
             arrived=self._arrived,
         )
         self._phase = Phase.IDLE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from naiad.client.requests import Buffer
+from naiad.gateway.calls import Arena
 from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE
 from naiad.gateway.http_status import HttpError, error_body, reason_of
 
@@ -52,14 +53,23 @@ class Head:
         return None if found is None else found.decode("latin-1")
 
 
+class BodyPlace(NamedTuple):
+    """Memory for a body: `view`, at `offset` of an arena."""
+
+    arena: Arena
+    offset: int
+    view: memoryview
+
+
 class HttpRequest:
-    """A whole request."""
+    """A whole request. `place`: the body was received in an arena."""
 
-    __slots__ = ("body", "head", "keeps_alive")
+    __slots__ = ("body", "head", "keeps_alive", "place")
 
-    def __init__(self, head: Head, body: Buffer) -> None:
+    def __init__(self, head: Head, body: Buffer, place: BodyPlace | None = None) -> None:
         self.head = head
         self.body = body
+        self.place = place
         self.keeps_alive = head.keeps_alive
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import httptools
 
 from naiad.client.requests import Buffer
-from naiad.gateway.http_message import Head, HttpRequest
+from naiad.gateway.http_message import BodyPlace, Head, HttpRequest
 from naiad.gateway.http_status import HttpError
 from naiad.gateway.limits import Limits
 
@@ -77,6 +77,7 @@ class Reader:
         shared: used by all connections; what lies in it is used up by `feed`.
         known: likewise.
         take: counts bytes of a body in the budget, or raises NaiadError.
+        place: finds memory where a large body is used; None: any will do.
         arrived: called with each whole request and the bytes taken for it.
     """
 
@@ -87,6 +88,7 @@ class Reader:
         known: KnownHeads,
         *,
         take: Callable[[int], None],
+        place: Callable[[Head], BodyPlace | None],
         arrived: Callable[[HttpRequest, int], None],
     ) -> None:
         self.phase = Phase.IDLE
@@ -101,6 +103,7 @@ class Reader:
         self._candidate: bytes | None = None
         """What may be the bytes of the next head, if the parser agrees."""
         self._take_budget = take
+        self._find_place = place
         self._arrived = arrived
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
@@ -111,6 +114,7 @@ class Reader:
         self._head = Head("", b"", {}, True)
         self._declared: int | None = None
         self._body: Buffer = b""
+        self._place: BodyPlace | None = None
         self._target: memoryview | None = None
         """The body's memory when its size is known and it comes in several pieces."""
         self._pieces = 0
@@ -154,8 +158,7 @@ class Reader:
             if self._head_read_bytes > self._limits.header_bytes_max + READ_BYTES:
                 raise self._head_too_large()
         elif self.phase is Phase.BODY and self._is_large():
-            if self._target is None:
-                self._target = memory_for(self._declared or 0)
+            self._large_target()
             self.phase = Phase.DIRECT
 
     def _recognised(self, size: int) -> int:
@@ -187,9 +190,22 @@ class Reader:
     def drop(self) -> int:
         """Forget what came of an unfinished body; how many bytes that were."""
         size, self.received = self.received, 0
+        self._forget_body()
+        return size
+
+    def _forget_body(self) -> None:
         self._body = b""
         self._target = None
-        return size
+        self._place = None
+
+    def _large_target(self) -> memoryview:
+        if self._target is None:
+            self._place = self._find_place(self._head)
+            if self._place is not None:
+                self._target = self._place.view
+            else:
+                self._target = memory_for(self._head.length)
+        return self._target
 
     # --- what the parser calls -------------------------------------------------------------------
 
@@ -268,20 +284,17 @@ class Reader:
         if size == self._declared:
             self._body = piece
         elif self._is_large():
-            if self._target is None:
-                self._target = memory_for(self._declared or 0)
-            self._target[start : start + size] = piece
-            self._body = self._target
+            self._body = target = self._large_target()
+            target[start : start + size] = piece
         elif isinstance(self._body, bytearray):
             self._body += piece
         else:
             self._body = bytearray(piece)
 
     def on_message_complete(self) -> None:
-        request = HttpRequest(self._head, self._body)
+        request = HttpRequest(self._head, self._body, self._place)
         held, self.received = self.received, 0
-        self._body = b""
-        self._target = None
+        self._forget_body()
         self.expects_continue = False
         self.phase = Phase.IDLE
         self._arrived(request, held)

@@ -17,7 +17,7 @@ from typing import Final
 from naiad.config.listening import BACKLOG
 from naiad.gateway.http_app import HttpApp
 from naiad.gateway.http_connection import HttpConnection, Work
-from naiad.gateway.http_message import HttpRequest
+from naiad.gateway.http_message import BodyPlace, Head, HttpRequest
 from naiad.gateway.http_reader import READ_BYTES, KnownHeads
 from naiad.gateway.limits import Limits
 from naiad.gateway.plane import Plane
@@ -45,6 +45,9 @@ class HttpServer:
 
     def handle(self, request: HttpRequest, connection: HttpConnection) -> Work | None:
         return self._app.handle(request, connection)
+
+    def place(self, head: Head) -> BodyPlace | None:
+        return self._app.place(head)
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()

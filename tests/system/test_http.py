@@ -222,10 +222,16 @@ def test_shared_memory(call: Caller) -> None:
         assert call("GET", "/v2/systemsharedmemory/region/r/status")[0] == 404
         status, found, _ = call("POST", "/v2/models/identity/infer", in_region())
         assert (status, found["error"]) == (404, "Unable to find shared memory region: 'r'")
-    assert call("POST", register, {"key": "/nothing"})[0] == 400
+    status, found, _ = call("POST", register, {"key": "/nothing"})
+    assert found["error"] == "Shared memory register request has no 'byte_size' field"
     assert call("GET", "/v2/cudasharedmemory/status")[1] == []
-    status, found, _ = call("POST", "/v2/cudasharedmemory/region/g/register", {})
-    assert (status, "GPUs not supported" in found["error"]) == (400, True)
+    for given, text in (
+        ({}, "has no 'raw_handle' field"),
+        ({"raw_handle": {"b64": "AAAA"}}, "must be a valid base64 encoded cudaIpcMemHandle_t"),
+        ({"raw_handle": {"b64": "A" * 86 + "=="}}, "GPUs not supported"),
+    ):
+        status, found, _ = call("POST", "/v2/cudasharedmemory/region/g/register", given)
+        assert (status, text in found["error"]) == (400, True), found
 
 
 def in_region() -> dict[str, Any]:
@@ -335,6 +341,48 @@ def test_a_killed_gateway_is_back_within_a_second(server: Server) -> None:
     assert back - killed < 2, "a second, on a quiet machine"
 
 
+def test_a_killed_broker_costs_no_request(server: Server) -> None:
+    """Gateways wait for the next one and ask again; nobody outside sees more than a delay."""
+    stop = threading.Event()
+    statuses: list[int] = []
+
+    def ask() -> None:
+        caller = Caller(server)
+        while not stop.is_set():
+            statuses.append(caller.infer()[0])
+        caller.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(ask) for _ in range(4)]
+        wait_until(lambda: len(statuses) > 50, "answers")
+        first = server.pids["broker"]
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: server.pids.get("broker", first) != first, "the next broker")
+        seen = len(statuses)
+        wait_until(lambda: len(statuses) > seen + 50, "answers again")
+        health = Caller(server)
+        assert health("GET", "/v2/health/live")[0] == 200
+        health.close()
+        stop.set()
+        for one in asking:
+            one.result()
+    assert set(statuses) == {200}
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    add_identity(models, "identity", max_batch_size=8)
+    path = f"/tmp/naiad-http-{os.getpid()}.sock"
+    arguments = ["--http-port", "0", "--http-address", f"unix:{path}"]
+    with serve(models, arguments=arguments) as server:
+        assert server.http_url == f"unix:{path}"
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(path)
+            one.sendall(b"POST /v2/repository/index HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+            assert one.recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert not os.path.exists(path)
+
+
 def test_the_port_is_open_before_the_models_are_there(tmp_path: Path) -> None:
     """Live throughout, ready at the end; asked all the time, from before the gateway runs."""
     models = tmp_path / "models"
@@ -380,6 +428,29 @@ def test_the_end_answers_what_is_under_way(tmp_path: Path) -> None:
             assert [one.result()[0] for one in asked] == [200] * 4
         for one in callers:
             one.close()
+        assert server.process.wait(20) == 0
+
+
+def test_a_grace_period_serves_on_but_is_not_ready(tmp_path: Path) -> None:
+    add_identity(tmp_path, "identity", max_batch_size=8)
+    with serve(tmp_path, arguments=["--http-port", "0", "--grace-seconds", "1.5"]) as server:
+        caller = Caller(server)
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: caller("GET", "/v2/health/ready")[0] == 503, "not ready")
+        assert caller("GET", "/v2/health/live")[0] == 200
+        assert caller.infer()[0] == 200
+        last: list[tuple[int, Any]] = []
+
+        def is_over() -> bool:
+            try:
+                last.append(caller.infer()[:2])
+            except OSError:
+                return True
+            return last[-1][0] != 200
+
+        wait_until(is_over, "the end of the grace period")
+        assert {status for status, _ in last} <= {200, 503}
+        caller.close()
         assert server.process.wait(20) == 0
 
 

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from naiad.gateway.http_connection import HttpConnection, is_local
-from naiad.gateway.http_message import HttpRequest, Response
+from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response
 from naiad.gateway.http_reader import READ_BYTES, KnownHeads
 from naiad.gateway.limits import Limits
 from naiad.gateway.plane import Budget
@@ -52,6 +52,9 @@ class Door:
         self.changed = asyncio.Event()
         self.port = 0
         self.writers: list[asyncio.StreamWriter] = []
+
+    def place(self, head: Head) -> BodyPlace | None:
+        return None
 
     def handle(self, request: HttpRequest, connection: HttpConnection) -> Job | None:
         if request.head.path.startswith(b"/now"):

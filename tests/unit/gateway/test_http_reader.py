@@ -40,6 +40,7 @@ class Reading:
             SHARED,
             self.known,
             take=self._take,
+            place=lambda head: None,
             arrived=self._arrived,
         )
 
