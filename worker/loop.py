@@ -21,6 +21,7 @@ from naiad.protocol.errors import Code, ProtocolError
 from naiad.shm.output_arena import OutputArena
 from naiad.shm.page import Phase, SlotPage
 from naiad.worker.batch import Buffer, ReceivedBatch
+from naiad.worker.exception_text import described
 from naiad.worker.execution import Execution, Key
 from naiad.worker.exit_codes import ExitCode
 from naiad.worker.held import WAITING_BATCHES_MAX, FinishedBatch, HeldBatches
@@ -110,8 +111,8 @@ class WorkerLoop:
         if self._execution is not None:
             try:
                 self._execution.backend.unload()
-            except Exception as fault:
-                self._log.failure(f"unloading failed: {fault}", fault)
+            except BaseException as fault:  # its finalize may do anything; all else still ends
+                self._log.failure(f"unloading failed: {described(fault)}", fault)
         if self._arena is not None:
             self._arena.close()
 

@@ -359,3 +359,37 @@ def test_request_fields_reach_the_model() -> None:
     assert (got.sequence_id, got.sequence_start, got.sequence_end) == ("s", True, False)
     assert got.requested_outputs == ("OUT",)
     assert not got.is_cancelled()
+
+
+def test_responses_that_fail_when_they_are_looked_at_cost_their_request() -> None:
+    class Lazy(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            if index == 1:
+                raise SystemExit(3)
+            return super().__getitem__(index)
+
+    class Backend(ScriptedBackend):
+        def execute(self, batch: Any) -> Any:
+            return Lazy(super().execute(batch))
+
+    done = execution_of(Backend(echo), CONFIG).run(
+        batch_of([fp32(1), fp32(2), fp32(3)], [bytes(16)]), set()
+    )
+    assert [result.error is None for result in done.results] == [True, False, True]
+
+
+def test_an_exception_without_a_text_fails_its_request_alone() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(3)
+
+    def fail_second(request: ModelRequest) -> ModelResponse:
+        if request.label == "r2":
+            raise Odd
+        return echo(request)
+
+    done = execution_of(ScriptedBackend(fail_second), CONFIG).run(
+        batch_of([fp32(1), fp32(2), fp32(3)], [bytes(16)]), set()
+    )
+    assert [result.error is None for result in done.results] == [True, False, True]
+    assert "Odd'>: (its text cannot be had" in str(done.results[1].error)
