@@ -79,6 +79,11 @@ class Execution:
         )
         return ExecutedBatch(_bounded(results), durations, self._splits, frames)
 
+    def refuse(self, request: BatchRequest, error: ModelError) -> None:
+        """The result of a request cannot be sent after all: take back what it was lent."""
+        self._lender.end(request.session, request.id)
+        self._log.line(f"request {request.label or '-'}: {error.message}")
+
     def _read(
         self, batch: ReceivedBatch, abandoned: set[Key], results: list[BatchResult]
     ) -> list[ModelRequest]:

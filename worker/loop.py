@@ -29,6 +29,7 @@ from naiad.worker.loading import LoadedModel, load_error, load_model, traceback_
 from naiad.worker.log import Log
 from naiad.worker.presence import BROKER_ABSENCE_MAX_S, BrokerPresence, Verdict
 from naiad.worker.regions import RegionTable
+from naiad.worker.results import results_header
 from naiad.worker.stop_signal import StopSignal
 from naiad.worker.transport import Frames, Transport
 
@@ -318,7 +319,12 @@ class WorkerLoop:
         finally:
             self._transport.lock.acquire()
         arenas = self._lender().new_arenas()
-        header = encode(m.Results(batch.id, done.results, done.durations, done.splits, arenas))
+        results = m.Results(batch.id, done.results, done.durations, done.splits, arenas)
+        header = results_header(
+            results,
+            [len(frame) for frame in done.frames],
+            lambda index, error: execution.refuse(batch.requests[index], error),
+        )
         self._held.finish(FinishedBatch(batch.id, batch.requests, header, done.frames))
         if self._presence.is_welcomed:
             self._send(header, done.frames)
