@@ -63,7 +63,10 @@ class Execution:
         self._splits = 0
 
     def run(self, batch: ReceivedBatch, abandoned: set[Key]) -> ExecutedBatch:
-        """Execute a batch; requests in `abandoned` are answered as cancelled without being run."""
+        """Execute a batch; requests in `abandoned` are answered as cancelled without being run.
+
+        The page says "executing" from here on, until whoever sends the results ends it.
+        """
         started_ns = monotonic_ns()
         self._page.begin(batch.id, started_ns)
         self._splits = 0
@@ -73,7 +76,6 @@ class Execution:
         responses = self._execute(requests, batch) if requests else ()
         executed_ns = monotonic_ns()
         frames = self._write(batch, requests, responses, results)
-        self._page.end()
         durations = Durations(
             read_ns - started_ns, executed_ns - read_ns, monotonic_ns() - executed_ns
         )

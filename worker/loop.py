@@ -328,6 +328,9 @@ class WorkerLoop:
         self._held.finish(FinishedBatch(batch.id, batch.requests, header, done.frames))
         if self._presence.is_welcomed:
             self._send(header, done.frames)
+        # Only now: what a model broke (descriptors it closed, memory it wrote over) may end the
+        # process on the way here, and that is this batch's doing as well.
+        self._page.end()
         if self._regions.is_leaving:
             self._say_forgotten(self._regions.sweep())
         if self._stopping is not None:

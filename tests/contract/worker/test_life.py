@@ -159,6 +159,29 @@ def test_a_death_leaves_the_batch_on_the_page_and_the_stack_in_its_file(
     assert ("identity.py" in stack) == (status < 0)
 
 
+def test_a_death_between_the_execution_and_its_answer_leaves_the_batch_on_the_page(
+    broker: FakeWorkerBroker, start: Any, run_dir: str, tmp_path: Path
+) -> None:
+    """Here of a model that closes descriptors that are not its own."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(
+        "import os\nimport triton_python_backend_utils as pb_utils\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        os.closerange(3, 1000)\n"
+        "        return [pb_utils.InferenceResponse([pb_utils.Tensor('OUTPUT0',\n"
+        "            one.inputs()[0].as_numpy())]) for one in requests]\n"
+    )
+    worker = start()
+    broker.welcome()
+    broker.load({**IDENTITY_CONFIG, "backend": "python"}, directory=str(tmp_path))
+    deadly = broker.send_batch([fp32_request(1)], PAYLOAD)
+    assert worker.exit_code() == -signal.SIGABRT
+    page = PageReader.open(Endpoints(run_dir).page_path("s0")).read()
+    assert page is not None
+    assert (page.executing, page.executions) == (deadly, 0)
+
+
 def test_usr1_writes_the_stacks_of_a_busy_worker(
     broker: FakeWorkerBroker, start: Any, run_dir: str
 ) -> None:
