@@ -7,6 +7,7 @@ a user's mistake) and what happens when the reader of our output goes away. Hold
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from typing import Final, NamedTuple
@@ -83,6 +84,9 @@ def root(context: click.Context) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files and texts of models may hold what no encoding has.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = root.main(args=arguments, prog_name="naiad", standalone_mode=False)
         sys.stdout.flush()

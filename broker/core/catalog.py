@@ -140,7 +140,12 @@ class Catalog:
     # --- answers of the repository helper ----------------------------------------------
 
     def scanned(
-        self, token: int, entries: tuple[Json, ...], fault: str | None, is_lost: bool = False
+        self,
+        token: int,
+        entries: tuple[Json, ...],
+        fault: str | None,
+        is_lost: bool = False,
+        notes: tuple[str, ...] = (),
     ) -> None:
         scan = self._scans.get(token)
         if scan is None:
@@ -153,6 +158,8 @@ class Catalog:
             self._lost(scan, str(fault))
             return
         self._world.scanning = not self.has_scanned
+        for note in notes if scan.names is None else ():
+            self._world.log("info", f"model repository: {note}")
         if fault is not None:
             self._world.log("error", f"model repository: {fault}")
             if not entries:

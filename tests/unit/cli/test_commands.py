@@ -87,6 +87,19 @@ def test_repositories_are_accepted(tmp_path: Path) -> None:
     assert repositories.checked(empty, may_be_empty=True) == empty
 
 
+def test_links_that_lead_nowhere_are_the_servers_to_tell(tmp_path: Path) -> None:
+    for name, target in (("loop", "loop"), ("gone", "nothing")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).symlink_to(target)
+        one = (str(tmp_path / name),)
+        assert repositories.checked(one, may_be_empty=False) == one
+
+
+def test_numbered_models_that_cannot_be_listed_are_the_servers_to_tell(tmp_path: Path) -> None:
+    (tmp_path / "1").symlink_to("1")
+    assert repositories.checked((str(tmp_path),), may_be_empty=False) == (str(tmp_path),)
+
+
 def plant(root: Path, paths: list[str]) -> None:
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
