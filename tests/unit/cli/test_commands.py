@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -194,3 +195,17 @@ def test_check_finds_what_serve_with_the_same_option_would_refuse(
     capsys.readouterr()
     assert main(["check", "--on-missing-gpu=cpu", str(tmp_path)]) == ExitCode.DONE
     assert "m: ok" in capsys.readouterr().out
+
+
+def test_a_run_directory_on_a_full_disk_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(CommandFailed, match="No space left on device; make room") as failure:
+        run_dir.lock(str(tmp_path))
+    assert failure.value.code == ExitCode.RUN_DIR
+    monkeypatch.undo()
+    os.close(run_dir.lock(str(tmp_path)))
