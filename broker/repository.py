@@ -174,7 +174,8 @@ class RepositoryHelper:
             {"name": name, "directory": "", "versions": [], "config": None, "missing": reason}
             for name, reason in result["missing"].items()
         ]
-        return RepositoryScanned(token, tuple(entries), "; ".join(faults) or None)
+        notes = tuple(str(note) for note in result["notes"])
+        return RepositoryScanned(token, tuple(entries), "; ".join(faults) or None, notes=notes)
 
     def overdue(self, now_ns: int) -> list[RepositoryScanned]:
         """The answer to the question whose time is over; its helper is killed."""

@@ -369,6 +369,8 @@ def _is_leaving(process: _Process) -> bool:
 def _json(payload: list[bytes]) -> dict[str, Any]:
     try:
         found = json.loads(payload[0])
+        # JSON can spell texts that no message of ours can carry on: lone surrogates.
+        json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, IndexError, RecursionError) as fault:
         raise ProtocolError(f"LOADED without a config as JSON: {fault}") from fault
     if type(found) is not dict:

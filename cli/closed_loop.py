@@ -145,6 +145,7 @@ def closed_loop(
 ) -> None:
     """Keep each of the requests in flight until the tally's end, then wait for the last."""
     faults: list[CommandFailed] = []
+    is_over = False
     end_ns = tally.end_ns
     submit = client.submit
 
@@ -153,6 +154,8 @@ def closed_loop(
 
         def answered(future: Future[InferResult]) -> None:
             nonlocal start_ns
+            if is_over:  # broken off: what is in flight is given up, and is no error
+                return
             now_ns = _now_ns()
             fault = future.exception()
             if fault is None:
@@ -170,11 +173,14 @@ def closed_loop(
         start_ns = _now_ns()
         submit(request, callback=answered)
 
-    for request in requests:
-        lane(request)
-    while client.drive() and not faults:
-        tally.tick(_now_ns())
-        progress()
+    try:
+        for request in requests:
+            lane(request)
+        while client.drive() and not faults:
+            tally.tick(_now_ns())
+            progress()
+    finally:
+        is_over = True
     if faults:
         raise faults[0]
 

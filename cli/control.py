@@ -21,7 +21,7 @@ from naiad.cli.failure import CommandFailed
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.endpoints import Endpoints, path_fault
-from naiad.protocol.errors import NaiadError, error_from_wire
+from naiad.protocol.errors import NaiadError, RequestError, error_from_wire
 
 ANSWER_SECONDS_MAX: Final = 5.0
 FAREWELL_MS: Final = 100
@@ -54,9 +54,15 @@ class ControlLink:
         return int(self._socket.getsockopt(zmq.FD))
 
     def send(self, operation: str, payload: bytes = b"", **arguments: str | int | bool) -> int:
-        """Ask without waiting; the number of the call, as in the reply."""
+        """Ask without waiting; the number of the call, as in the reply.
+
+        Raises RequestError for an argument that no message can carry.
+        """
         self._calls += 1
-        header = encode(m.Control(self._calls, operation, dict(arguments)))
+        try:
+            header = encode(m.Control(self._calls, operation, dict(arguments)))
+        except UnicodeEncodeError as fault:
+            raise RequestError(f"{operation}: {fault.object!r} is not UTF-8") from fault
         self._send([header, payload] if payload else [header])
         return self._calls
 

@@ -12,6 +12,7 @@ from naiad.cli import inputs, run_dir
 from naiad.cli.control import ControlLink, refused, require_server
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
+from naiad.cli.seconds import Seconds
 from naiad.cli.server_options import server_options
 from naiad.cli.tables import table
 from naiad.client import Client, InferResult
@@ -38,7 +39,7 @@ VALUE_CHARS_MAX: Final = 60
 )
 @click.option("--output", "wanted", multiple=True, metavar="NAME", help="Only these; repeatable.")
 @click.option("--version", type=click.IntRange(min=1), default=None, help="Default: the newest.")
-@click.option("--timeout", type=click.FloatRange(min=0.001), default=None, help="In seconds.")
+@click.option("--timeout", type=Seconds(0.001), default=None, help="In seconds.")
 @click.option(
     "--parameter", "parameters", multiple=True, metavar="KEY=VALUE", help="For the model."
 )

@@ -7,13 +7,12 @@ a user's mistake) and what happens when the reader of our output goes away. Hold
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from typing import Final, NamedTuple
 
 import click
 
 from naiad import __version__
+from naiad.cli import streams
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 
@@ -85,29 +84,44 @@ def root(context: click.Context) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    streams.prepare()
+    try:
+        code = _run(arguments)
+    except OSError as error:
+        fault = streams.output_fault(error)
+        if fault is None:
+            raise
+        return _unwritten(fault)
+    fault = streams.output_fault()
+    return code if fault is None else _unwritten(fault)
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
         code = root.main(args=arguments, prog_name="naiad", standalone_mode=False)
-        sys.stdout.flush()
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.Abort:
-        click.echo("naiad: interrupted", err=True)
+        streams.complain("interrupted")
         return ExitCode.INTERRUPTED
     except click.ClickException as fault:
         return _show(fault)
-    except BrokenPipeError:
-        # The reader has what it wanted (`naiad status | head`). Python flushes stdout once more at
-        # exit: give it a place where that works.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.DONE
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _unwritten(fault: OSError) -> int:
+    if isinstance(fault, BrokenPipeError):
+        # The reader has what it wanted (`naiad status | head`).
+        return ExitCode.DONE
+    streams.complain(f"cannot write the output: {fault.strerror}")
+    return ExitCode.FAILED
 
 
 def _show(fault: click.ClickException) -> int:
     hint = ""
     if isinstance(fault, click.UsageError) and fault.ctx is not None:
         hint = f" (see {fault.ctx.command_path} --help)"
-    click.echo(f"naiad: {fault.format_message().rstrip('.')}{hint}", err=True)
+    streams.complain(f"{fault.format_message().rstrip('.')}{hint}")
     return fault.code if isinstance(fault, CommandFailed) else fault.exit_code

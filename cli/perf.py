@@ -20,6 +20,7 @@ from naiad.cli.control import refused, require_server
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.perf_inputs import Workload, random_inputs
+from naiad.cli.seconds import Seconds
 from naiad.cli.server_options import server_options
 from naiad.cli.tables import table
 from naiad.client import AsyncClient, Client
@@ -180,7 +181,7 @@ def _shapes(
 )
 @click.option(
     "--duration",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(0.1),
     default=3.0,
     show_default=True,
     help="Seconds each.",

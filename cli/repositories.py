@@ -10,6 +10,8 @@ import os
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
+from naiad.config.entries import DIRECTORY, is_broken_link, what_is_at
+from naiad.config.names import path_text_fault
 
 CONFIG_NAME = "config.pbtxt"
 
@@ -34,17 +36,28 @@ def checked(paths: tuple[str, ...], *, may_be_empty: bool) -> tuple[str, ...]:
 
 
 def _subfolders(path: str) -> list[str]:
+    """What can be models' folders: also links that lead nowhere, whose fault the server tells."""
+    text_fault = path_text_fault(path)
+    if text_fault is not None:
+        raise _wrong(f"model repository {text_fault}")
     try:
         with os.scandir(path) as entries:
             found = list(entries)
     except FileNotFoundError:
         raise _wrong(f"there is no {path}; give the folder that holds the models") from None
     except NotADirectoryError:
-        raise _wrong(f"{path} is a file; give the folder that holds the models") from None
+        raise _wrong(
+            f"{path} is {what_is_at(path)}; give the folder that holds the models"
+        ) from None
     except OSError as error:
         raise _wrong(f"cannot read {path}: {error.strerror}") from error
     names = {entry.name for entry in found}
-    folders = [entry.name for entry in found if entry.is_dir() and not entry.name.startswith(".")]
+    folders = [
+        entry.name
+        for entry in found
+        if not entry.name.startswith((".", "__"))
+        and (what_is_at(entry.path) == DIRECTORY or is_broken_link(entry.path))
+    ]
     if CONFIG_NAME in names or _are_versions(path, folders):
         raise _wrong(
             f"{path} is the folder of one model; give the repository it lies in: "
@@ -60,8 +73,16 @@ def _are_versions(path: str, folders: list[str]) -> bool:
     return any(
         name.startswith("model.")
         for folder in folders
-        for name in os.listdir(os.path.join(path, folder))
+        for name in _listed(os.path.join(path, folder))
     )
+
+
+def _listed(folder: str) -> list[str]:
+    """Nothing where nothing can be listed: why not is told as that model's fault."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _wrong(text: str) -> CommandFailed:

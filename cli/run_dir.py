@@ -78,8 +78,16 @@ def lock(run_dir: str) -> int:
     descriptor = _locked(f"{run_dir}/serve.lock", run_dir)
     # The broker takes this one itself.
     os.close(_locked(Endpoints(run_dir).lock_path, run_dir, DYING_SECONDS_MAX))
-    os.truncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    try:
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        os.close(descriptor)
+        raise CommandFailed(
+            f"cannot write into run directory {run_dir}: {error.strerror}; make room there, or "
+            "choose another --run-dir",
+            ExitCode.RUN_DIR,
+        ) from error
     return descriptor
 
 

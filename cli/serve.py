@@ -14,11 +14,12 @@ from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.log import LogWriter
 from naiad.cli.plan import Plan
+from naiad.cli.seconds import Seconds
 from naiad.cli.server_options import missing_gpu_option
 from naiad.cli.startup import Status, failed_models
 from naiad.cli.supervisor import Supervisor
 from naiad.cli.tables import table
-from naiad.config.settings import DEFAULT_NAME, SCAN_TIMEOUT_SECONDS, Settings
+from naiad.config.settings import DEFAULT_NAME, SCAN_TIMEOUT_SECONDS, SPARES_MAX, Settings
 from naiad.config.surroundings import OnMissingGpu
 
 DRAIN_SECONDS: Final = 30.0
@@ -44,7 +45,7 @@ DRAIN_SECONDS: Final = 30.0
 @missing_gpu_option
 @click.option(
     "--spares",
-    type=click.IntRange(0, 16),
+    type=click.IntRange(0, SPARES_MAX),
     default=1,
     help="Warm empty workers per device, for when one dies; default: 1.",
 )
@@ -52,13 +53,13 @@ DRAIN_SECONDS: Final = 30.0
 @metrics_listener.options
 @click.option(
     "--drain-seconds",
-    type=click.FloatRange(min=0),
+    type=Seconds(0),
     default=DRAIN_SECONDS,
     help="For running work after Ctrl-C (a second one stops at once); default: 30.",
 )
 @click.option(
     "--scan-timeout-seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(),
     default=SCAN_TIMEOUT_SECONDS,
     help="For reading the repository folders, or one model's at a load; default: 60.",
 )

@@ -7,6 +7,7 @@ never reconnects and never lingers: the session decides what is sent again. Inte
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -27,6 +28,9 @@ COPY_BYTES_MAX: Final = 256 * 1024
 BACKOFF_NS_MIN: Final = 10_000_000
 BACKOFF_NS_MAX: Final = 100_000_000
 BYE_LINGER_MS: Final = 100
+AWAY_LINGER_MS: Final = 2_000
+"""How long a goodbye tries to reach a broker that is away. Nobody waits for that."""
+AWAY_RECONNECT_MS: Final = 20
 NEVER_MS: Final = 3_600_000
 """libzmq would reconnect then, but the socket is closed long before. Not -1: that throws away what
 has arrived and was not read yet when the connection ends."""
@@ -149,6 +153,19 @@ class Connection:
             for message in goodbye:
                 self.send(message)
         self._close_sockets(BYE_LINGER_MS if goodbye else 0)
+
+    def call_after(self, goodbye: list[Message]) -> None:
+        """Say goodbye to a broker that is away, should it come in AWAY_LINGER_MS: libzmq's thread
+        sees to it, as long as this process lives."""
+        if not goodbye:
+            return
+        context = self._context if self._context is not None else shared_context()
+        with contextlib.suppress(zmq.ZMQError), context.socket(zmq.DEALER) as dealer:
+            dealer.setsockopt(zmq.LINGER, AWAY_LINGER_MS)
+            dealer.setsockopt(zmq.RECONNECT_IVL, AWAY_RECONNECT_MS)
+            dealer.connect(self.address)
+            for message in goodbye:
+                dealer.send_multipart(message, _NOBLOCK)
 
     def _close_sockets(self, linger_ms: int) -> None:
         self.outbox.clear()

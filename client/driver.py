@@ -177,11 +177,18 @@ class Driver:
     def close(self) -> list[Completion]:
         """Say BYE and let go of the sockets; what was unanswered fails."""
         session = self.session
+        if self._is_down or self.connection.is_down():
+            session.disconnected()
+        is_away = session.phase is not Phase.OPEN
         goodbye = session.close()
         assert session.fault is not None
         out = session.fail_all(session.fault)
         self.memory.close()
-        self.connection.close(goodbye)
+        if is_away:
+            self.connection.close()
+            self.connection.call_after(goodbye)
+        else:
+            self.connection.close(goodbye)
         return out
 
 

@@ -122,7 +122,7 @@ class Session:
             if not self._hello_due:
                 return []
             self._hello_due = False
-            return [[encode(self._hello())]]
+            return [[encode(self._hello(tuple(self.leases.held)))]]
         out: list[Message] = []
         calls = self.calls
         if calls.has_messages:
@@ -138,13 +138,20 @@ class Session:
             out += calls.messages()
         return out
 
-    def _hello(self) -> m.Hello:
-        leases = tuple(self.leases.held)
+    def _hello(self, leases: tuple[tuple[int, int], ...]) -> m.Hello:
         return m.Hello(self.secret, self._role, self._software, self._pid, self.incarnation, leases)
 
     def close(self) -> list[Message]:
-        """End the session: everything unanswered fails (see `fail_all`). Returns the BYE."""
-        bye: list[Message] = [[encode(m.Bye())]] if self.phase is Phase.OPEN else []
+        """End the session: everything unanswered fails (see `fail_all`).
+
+        Returns the BYE, after a HELLO where a broker that knew this session has to hear of it on a
+        connection of its own: it would keep what the session holds while this process lives.
+        """
+        bye: list[Message] = []
+        if self.phase is Phase.OPEN:
+            bye = [[encode(m.Bye())]]
+        elif self.phase is not Phase.ENDED and self.incarnation:
+            bye = [[encode(self._hello(()))], [encode(m.Bye())]]
         self.end(Unavailable("the client is closed", code=Code.CONNECTION_LOST, retryable=False))
         return bye
 

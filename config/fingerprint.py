@@ -24,7 +24,8 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(directory: str) -> Fingerprint:
-    """A digest over all files below a directory. Links are followed, each directory once.
+    """A digest over all files below a directory. Links are followed, each directory once; a link
+    that leads nowhere counts by its name.
 
     Raises OSError when a directory cannot be listed.
     """
@@ -54,11 +55,12 @@ def _files(directory: str) -> Iterator[str]:
         for entry in found:
             if entry.name in _IGNORED:
                 continue
-            if entry.is_dir():
-                pending.append(entry.path)
-                continue
             try:
+                if entry.is_dir():
+                    pending.append(entry.path)
+                    continue
                 file = entry.stat()
-            except FileNotFoundError:  # a link to nothing, or gone since it was listed
+            except OSError:  # a link to nothing or in a circle, or gone since it was listed
+                yield f"{entry.name} ?\n"
                 continue
             yield f"{entry.name} {file.st_size} {file.st_mtime_ns} {file.st_ino}\n"

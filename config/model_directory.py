@@ -8,17 +8,17 @@ Reads the disk; see config.repository for the directory above it.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
 from naiad.config.backends import WELL_KNOWN_FILES
+from naiad.config.entries import DIRECTORY, FILE, NOTHING, is_broken_link, what_is_at
 from naiad.config.faults import Fault, listed
 from naiad.config.fingerprint import fingerprint
 from naiad.config.model import Json, ModelConfig
-from naiad.config.names import inner_path_fault, model_name_fault, printable
+from naiad.config.names import inner_path_fault, model_name_fault, printable, spelled_out
 from naiad.config.normalise import complete, normalise
 from naiad.config.pbtxt import CONFIG_BYTES_MAX, FILE_NAME, Parsed, parse
 from naiad.config.proto_json import message_to_json, override_to_message
@@ -26,7 +26,7 @@ from naiad.config.refusals import refusals
 from naiad.config.refusals import warnings as config_warnings
 from naiad.config.surroundings import CPU_ONLY, Surroundings
 from naiad.config.validate import validate
-from naiad.config.versions import Skipped, choose_versions, version_of
+from naiad.config.versions import choose_versions, version_of
 
 ENTRIES_MAX: Final = 10_000
 """Entries of one directory that are looked at."""
@@ -75,6 +75,10 @@ def read_model(
     RequestError "Invalid config override: ..." when it is not a ModelConfig.
     """
     name = os.path.basename(directory)
+    name_fault = model_name_fault(name)
+    if name_fault:
+        fault = Fault("", name_fault, "rename the directory, or move it out of the repository")
+        return ScannedModel(spelled_out(name), directory, faults=(fault,))
     override_json = None
     if override is not None:
         override_json, override_faults = message_to_json(override_to_message(override))
@@ -87,17 +91,24 @@ def read_model(
             parsed = Parsed(override_json, override_faults)
         model = _model(name, directory, entries, parsed, surroundings)
     except OSError as error:
-        where = printable(error.filename or directory)
-        fault = Fault(
-            "",
-            f"cannot read {where} ({error.strerror})",
-            "give this user the right to read the model's directory",
-        )
-        return ScannedModel(name, directory, faults=(fault,))
+        return ScannedModel(name, directory, faults=(_unreadable(directory, error),))
     warnings = list(model.warnings)
     if not digest.is_whole:
         warnings.append("the directory holds too many files to notice every change")
     return replace(model, warnings=tuple(warnings), fingerprint=digest.digest)
+
+
+def _unreadable(directory: str, error: OSError) -> Fault:
+    where = str(error.filename or directory)
+    if is_broken_link(where):
+        expected = "the model's directory" if where == directory else "what the model needs"
+        message = f"expected {expected}, but {printable(where)} is {what_is_at(where)}"
+        return Fault("", message, "correct the link, or remove it")
+    if isinstance(error, PermissionError):
+        remedy = "give this user the right to read the model's directory"
+    else:
+        remedy = "correct it, or move it out of the model's directory"
+    return Fault("", f"cannot read {printable(where)} ({error.strerror})", remedy)
 
 
 def looks_like_model(directory: str, entries: Sequence[str]) -> bool:
@@ -131,10 +142,8 @@ def _model(
     files = _names(os.path.join(directory, first)) if first else []
     completed = complete(parsed.json, directory_name=name, files=files)
     config = ModelConfig.from_json(completed.json)
-    name_fault = model_name_fault(name)
     faults = [
         *parsed.faults,
-        *([Fault("", name_fault)] if name_fault and config.name != name else []),
         *completed.faults,
         *validate(config),
         *_label_faults(config, directory),
@@ -166,8 +175,11 @@ def _read_config(directory: str, entries: Sequence[str]) -> Parsed:
     if FILE_NAME not in entries:
         return parse(b"")
     path = os.path.join(directory, FILE_NAME)
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        fault = Fault(FILE_NAME, "is not a file", "write the configuration into a plain file")
+    found = what_is_at(path)
+    if found != FILE:
+        fault = Fault(
+            FILE_NAME, f"expected a file, but it is {found}", "write the configuration into a file"
+        )
         return Parsed(None, [fault])
     with open(path, "rb") as file:
         return parse(file.read(CONFIG_BYTES_MAX + 1))
@@ -191,12 +203,13 @@ def _versions(directory: str, entries: Sequence[str]) -> tuple[tuple[int, ...], 
     found: list[int] = []
     warnings: list[str] = []
     for entry in entries:
-        if not os.path.isdir(os.path.join(directory, entry)):
-            continue
         version = version_of(entry)
-        if not isinstance(version, Skipped):
+        kind = what_is_at(os.path.join(directory, entry))
+        if isinstance(version, int) and kind == DIRECTORY:
             found.append(version)
-        elif version.reason:
+        elif isinstance(version, int):
+            warnings.append(f"ignored: version {version} is {kind}, expected a directory")
+        elif version.reason and kind == DIRECTORY:
             warnings.append(f"ignored: {version.reason}")
     return tuple(sorted(found)), warnings
 
@@ -213,10 +226,13 @@ def _usable(
     warnings: list[str] = []
     for version in versions:
         path = os.path.join(directory, str(version))
-        if any(os.path.exists(os.path.join(path, name)) for name in filenames):
+        kinds = {name: what_is_at(os.path.join(path, name)) for name in filenames}
+        if any(kind in (FILE, DIRECTORY) for kind in kinds.values()):
             usable.append(version)
-        else:
-            warnings.append(f"ignored: version directory '{version}' has no {listed(filenames)}")
+            continue
+        odd = [f"{name} is {kind}" for name, kind in kinds.items() if kind != NOTHING]
+        why = f": {'; '.join(odd)}" if odd else f" has no {listed(filenames)}"
+        warnings.append(f"ignored: version directory '{version}'{why}")
     return tuple(usable), warnings
 
 

@@ -29,10 +29,36 @@ def model_name_fault(name: str) -> str | None:
         )
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
         return f"Model name {printable(name)} must not contain control characters"
-    size_bytes = len(name.encode("utf-8", "surrogateescape"))
+    if not _is_utf8(name):
+        return f"Model name {printable(name)} is not UTF-8, which every client speaks"
+    size_bytes = len(name.encode())
     if size_bytes > NAME_BYTES_MAX:
         return f"Model name of {size_bytes} bytes is longer than {NAME_BYTES_MAX}"
     return None
+
+
+def _is_utf8(text: str) -> bool:
+    """File names of other encodings come with surrogates in the place of their bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def path_text_fault(path: str) -> str | None:
+    """Why a path cannot be told to a worker, whose messages are UTF-8, or None."""
+    if _is_utf8(path):
+        return None
+    return f"{printable(path)} is not UTF-8; rename the directory, or give a link to it"
+
+
+def spelled_out(name: str) -> str:
+    """A name that cannot be a model's, as a text for messages, tables and logs: bytes that are not
+    UTF-8 as \\xff, control characters as \\n, blanks alone in quotes."""
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return shown if shown.strip() else repr(shown)
 
 
 def inner_path_fault(path: str) -> str | None:

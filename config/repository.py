@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from naiad.config.entries import DIRECTORY, FILE, is_broken_link, what_is_at
 from naiad.config.faults import Fault, did_you_mean, listed
 from naiad.config.model import Json
 from naiad.config.model_directory import ScannedModel, looks_like_model, read_model
-from naiad.config.names import model_name_fault, printable
+from naiad.config.names import model_name_fault, path_text_fault, printable
 from naiad.config.surroundings import CPU_ONLY, Surroundings
 
 MODELS_MAX: Final = 10_000
@@ -23,7 +24,14 @@ MODELS_MAX: Final = 10_000
 NOTES_MAX: Final = 50
 
 RepositoryFaultKind = Literal[
-    "remote", "missing", "not_a_directory", "permission", "model_folder", "empty", "too_many"
+    "remote",
+    "missing",
+    "not_a_directory",
+    "not_utf8",
+    "permission",
+    "model_folder",
+    "empty",
+    "too_many",
 ]
 
 
@@ -86,7 +94,7 @@ def scan(
         for name in found:
             places.setdefault(name, []).append(os.path.join(repository, name))
     wanted = sorted(places) if names is None else [name for name in names if name in places]
-    models = [_model(name, places[name], surroundings, override) for name in dict.fromkeys(wanted)]
+    models = [_model(name, places, surroundings, override) for name in dict.fromkeys(wanted)]
     missing = {
         name: _missing(name, repositories, places) for name in names or () if name not in places
     }
@@ -103,10 +111,17 @@ def _distinct(repositories: Sequence[str]) -> list[str]:
 
 
 def _model(
-    name: str, directories: Sequence[str], surroundings: Surroundings, override: str | None
+    name: str,
+    places: Mapping[str, Sequence[str]],
+    surroundings: Surroundings,
+    override: str | None,
 ) -> ScannedModel:
+    directories = places[name]
     if len(directories) == 1:
-        return read_model(directories[0], surroundings, override=override)
+        model = read_model(directories[0], surroundings, override=override)
+        while model.name != name and model.name in places:  # spelled out as another's real name
+            model = replace(model, name=f"{model.name}?")
+        return model
     fault = Fault(
         "",
         f"duplicate model {printable(name)}: it is in {listed(list(directories))}",
@@ -136,25 +151,35 @@ def _candidates(repository: str, notes: list[str]) -> list[str] | RepositoryFaul
             f"model repository {shown}: remote repositories are not in this release; copy it to a "
             "local directory and give that",
         )
+    text_fault = path_text_fault(repository)
+    if text_fault is not None:
+        return RepositoryFault("not_utf8", repository, f"model repository {text_fault}")
     try:
         with os.scandir(repository) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
     except FileNotFoundError:
         return RepositoryFault(
-            "missing", repository, f"model repository {shown} does not exist; check the path"
+            "missing",
+            repository,
+            f"model repository {shown} does not exist ({what_is_at(repository)}); check the path",
         )
     except NotADirectoryError:
         return RepositoryFault(
             "not_a_directory",
             repository,
-            f"model repository {shown} is a file; give the directory that holds the models",
+            f"model repository {shown} is {what_is_at(repository)}; give the directory that holds "
+            "the models",
         )
     except OSError as error:
         return RepositoryFault(
             "permission",
             repository,
-            f"model repository {shown} cannot be read ({error.strerror}); give this user the right "
-            "to read and enter it",
+            f"model repository {shown} cannot be read ({error.strerror}); "
+            + (
+                f"it is {what_is_at(repository)}, correct the link"
+                if is_broken_link(repository)
+                else "give this user the right to read and enter it"
+            ),
         )
     if looks_like_model(repository, [entry.name for entry in found]):
         parent, name = os.path.split(repository)
@@ -180,12 +205,14 @@ def _candidates(repository: str, notes: list[str]) -> list[str] | RepositoryFaul
 
 
 def _is_candidate(entry: os.DirEntry[str], notes: list[str]) -> bool:
-    """Directories and links to them; what is passed over and may be a mistake is noted."""
+    """Directories, links to them, and links that lead nowhere: those were meant to be a model, and
+    say so as its fault. What else is passed over and may be a mistake is noted."""
     where = printable(entry.path)
-    if entry.is_dir():
-        if not entry.name.startswith((".", "__")):
-            return True
+    kind = what_is_at(entry.path)
+    is_meant = kind == DIRECTORY or is_broken_link(entry.path)
+    if is_meant and entry.name.startswith((".", "__")):
         notes.append(f"skipped hidden directory {where}")
-    elif entry.is_symlink() and not os.path.exists(entry.path):
-        notes.append(f"skipped {where}: a link to nothing")
-    return False
+        return False
+    if not is_meant and kind != FILE:
+        notes.append(f"skipped {where}: it is {kind}, expected a directory")
+    return is_meant

@@ -19,6 +19,9 @@ RUN_DIR_VARIABLE: Final = "NAIAD_RUN_DIR"
 CONTROL_MODES: Final = ("none", "explicit")
 ALL_MODELS: Final = "*"
 SCAN_TIMEOUT_SECONDS: Final = 60.0
+SECONDS_MAX: Final = 365 * 86_400.0
+"""Of every time that can be set: a year. Beyond, clocks in nanoseconds run out of bits."""
+SPARES_MAX: Final = 16
 MIB: Final = 2**20
 
 
@@ -108,6 +111,10 @@ def _numbers(settings: Settings) -> Iterator[str]:
         if value < 0 or (value == 0 and row.name not in may_be_zero):
             least = "0 or more" if row.name in may_be_zero else "more than 0"
             yield f"{row.name}: expected {least}, got {value}"
+        elif row.name.endswith("_seconds") and not value <= SECONDS_MAX:  # also not a number
+            yield f"{row.name}: expected at most {SECONDS_MAX:.0f} (a year), got {value}"
+    if settings.spare_workers_count > SPARES_MAX:
+        yield f"spare_workers_count: expected at most {SPARES_MAX}"
     if settings.heartbeat_timeout_ms <= settings.heartbeat_interval_ms:
         yield (
             f"heartbeat_timeout_ms ({settings.heartbeat_timeout_ms}) must be longer than "

@@ -54,7 +54,10 @@ class Endpoints(NamedTuple):
 
 def path_fault(run_dir: str) -> str | None:
     """Why no socket can live in run_dir, or None."""
-    longest = len(Endpoints(run_dir).workers_path.encode())
+    try:
+        longest = len(Endpoints(run_dir).workers_path.encode())
+    except UnicodeEncodeError:
+        return f"run directory {run_dir!r} is not UTF-8; choose another --run-dir"
     if longest <= SOCKET_PATH_BYTES_MAX:
         return None
     return (

@@ -12,8 +12,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import ClassVar, Final
 
-MESSAGE_CHARS_MAX: Final = 8_000
-"""A message longer than this is cut: texts from user code are not bounded otherwise."""
+MESSAGE_BYTES_MAX: Final = 8_000
+"""A message longer than this is cut: texts from user code are not bounded otherwise. Well below the
+longest string of a message, because a client's label may come in front."""
 
 
 class Code(StrEnum):
@@ -56,6 +57,7 @@ class NaiadError(Exception):
 
     Attributes: `code` (see Code), `message` (what was expected, what came, what to do) and
     `retryable` (whether the same request may succeed later without being changed).
+    The message is kept as any wire can carry it: see `encodable`.
     """
 
     default_code: ClassVar[Code] = Code.INTERNAL
@@ -65,7 +67,7 @@ class NaiadError(Exception):
         self, message: str, *, code: Code | None = None, retryable: bool | None = None
     ) -> None:
         self.code = self.default_code if code is None else code
-        self.message = message[:MESSAGE_CHARS_MAX]
+        self.message = encodable(message, MESSAGE_BYTES_MAX)
         self.retryable = self.always_retryable if retryable is None else retryable
         super().__init__(self.message)
 
@@ -75,6 +77,15 @@ class NaiadError(Exception):
     def wire(self) -> WireError:
         """(code, message, retryable): the form that travels in answers."""
         return (str(self.code), self.message, self.retryable)
+
+
+def encodable(text: str, size_bytes_max: int) -> str:
+    """The text, cut to so many bytes of UTF-8; lone surrogates are written out, as \\udc80.
+
+    Python's texts may hold them (file names, JSON escapes), UTF-8 may not.
+    """
+    content = text[:size_bytes_max].encode("utf-8", "backslashreplace")
+    return content[:size_bytes_max].decode("utf-8", "ignore")
 
 
 class RequestError(NaiadError):

@@ -91,7 +91,7 @@ class SlotPage:
         words[_EXECUTING] = batch
 
     def end(self) -> None:
-        """Nothing is being executed any more."""
+        """The results were sent (or are kept for a broker that is away): nothing is executed."""
         words = self._words
         words[_EXECUTING] = 0
         words[_EXECUTIONS] += 1

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 
 from naiad.protocol.endpoints import Endpoints
 from naiad.worker.backends.registry import find_backend, importable_backends
+from naiad.worker.exception_text import described
 from naiad.worker.exit_codes import ExitCode
 from naiad.worker.log import Log, LogHandler
 from naiad.worker.loop import Slot, WorkerLoop
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = loop.run()
         loop.close()
     except BaseException as fault:
-        log.failure(f"a fault of the worker itself: {fault}", fault)
+        log.failure(f"a fault of the worker itself: {described(fault)}", fault)
         code = ExitCode.FAULT
     process.exit(code)
 
@@ -66,8 +67,8 @@ def _preload(backends: Sequence[str], log: Log) -> None:
     for name in backends:
         try:
             find_backend(name)
-        except Exception as fault:
-            log.line(f"cannot preload backend {name!r}: {fault}")
+        except BaseException as fault:  # a backend's imports; its models will say it as well
+            log.line(f"cannot preload backend {name!r}: {described(fault)}")
 
 
 def _parser() -> argparse.ArgumentParser:

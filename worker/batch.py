@@ -193,7 +193,7 @@ class ResultWriter:
         outputs = response.outputs
         if len(outputs) != 1 or len(wanted) != 1 or outputs[0].name != wanted[0]:
             outputs = rules.select(outputs, wanted)
-        tensors = []
+        tensors: list[Tensor] = []
         for output in outputs:
             name, datatype = output.name, output.datatype
             try:
@@ -209,7 +209,10 @@ class ResultWriter:
                     raise rules.wrong_size(output, expected, size)
                 _check_bytes_output(rules, output, shape, content)
             if places and name in places:
-                place, region, offset = self._put(places[name], content, size)
+                wish = places[name]
+                if tensors:
+                    _check_apart(wish, size, tensors)
+                place, region, offset = self._put(wish, content, size)
             elif size <= INLINE_OUTPUT_BYTES_MAX:
                 place, region, offset = 0, self._packed_frame, self._packed_bytes
                 if region < 0:
@@ -272,6 +275,22 @@ class ResultWriter:
         if size and _address(target) != _address(content):
             target[:] = memoryview(content).cast("B")
         return _REGION, wanted.region, wanted.offset
+
+
+def _check_apart(wanted: OutputRequest, size: int, written: list[Tensor]) -> None:
+    """Places may reach over each other when the outputs themselves do not."""
+    for other in written:
+        if (
+            other.place == _REGION
+            and other.region == wanted.region
+            and other.offset < wanted.offset + size
+            and wanted.offset < other.offset + other.size
+        ):
+            raise RequestError(
+                f"outputs '{other.name}' ({other.size} bytes at {other.offset}) and"
+                f" '{wanted.name}' ({size} bytes at {wanted.offset}) lie over each other in shared"
+                " memory; place them apart"
+            )
 
 
 def _check_bytes_output(

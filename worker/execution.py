@@ -6,7 +6,6 @@ what is compiled from its config; knows no socket.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Final, NamedTuple
@@ -18,6 +17,7 @@ from naiad.shm.layout import is_written_over
 from naiad.shm.page import SlotPage
 from naiad.worker.backends.base import Backend, ModelInstance, ModelRequest, ModelResponse
 from naiad.worker.batch import Buffer, Lender, ReceivedBatch, RequestReader, ResultWriter
+from naiad.worker.exception_text import described, own_error, place_below
 from naiad.worker.log import Log
 from naiad.worker.outputs import OutputRules
 
@@ -63,7 +63,10 @@ class Execution:
         self._splits = 0
 
     def run(self, batch: ReceivedBatch, abandoned: set[Key]) -> ExecutedBatch:
-        """Execute a batch; requests in `abandoned` are answered as cancelled without being run."""
+        """Execute a batch; requests in `abandoned` are answered as cancelled without being run.
+
+        The page says "executing" from here on, until whoever sends the results ends it.
+        """
         started_ns = monotonic_ns()
         self._page.begin(batch.id, started_ns)
         self._splits = 0
@@ -73,11 +76,15 @@ class Execution:
         responses = self._execute(requests, batch) if requests else ()
         executed_ns = monotonic_ns()
         frames = self._write(batch, requests, responses, results)
-        self._page.end()
         durations = Durations(
             read_ns - started_ns, executed_ns - read_ns, monotonic_ns() - executed_ns
         )
         return ExecutedBatch(_bounded(results), durations, self._splits, frames)
+
+    def refuse(self, request: BatchRequest, error: ModelError) -> None:
+        """The result of a request cannot be sent after all: take back what it was lent."""
+        self._lender.end(request.session, request.id)
+        self._log.line(f"request {request.label or '-'}: {error.message}")
 
     def _read(
         self, batch: ReceivedBatch, abandoned: set[Key], results: list[BatchResult]
@@ -135,25 +142,26 @@ class Execution:
             if results[index] is not _PENDING:
                 continue
             wanted = requests[position].requested_outputs
-            response = responses[position]
             position += 1
             try:
+                response = responses[position - 1]
                 if not isinstance(response, ModelResponse):
                     raise self._refused(response)
                 results[index] = writer.write(request, wanted, response)
-            except Exception as fault:
+            except BaseException as fault:  # a response is made of the model's own objects
                 results[index] = BatchResult(self._write_fault(request, fault).wire(), ())
         if writer.fallback_count:
             self._page.count_io_faults(writer.fallback_count)
         return writer.frames()
 
-    def _write_fault(self, request: BatchRequest, fault: Exception) -> NaiadError:
+    def _write_fault(self, request: BatchRequest, fault: BaseException) -> NaiadError:
         """Why a request has no result after all; what it had in the arena already is taken back."""
         self._lender.end(request.session, request.id)
-        if isinstance(fault, NaiadError):
-            return fault
+        own = own_error(fault)
+        if own is not None:
+            return own
         # What the model put into its response does not even act like a tensor.
-        error = self._rules.not_a_response(f"{type(fault).__name__}: {fault}")
+        error = self._rules.not_a_response(described(fault))
         self._log.failure(f"request {request.label or '-'}: {error.message}", fault)
         return error
 
@@ -164,13 +172,11 @@ class Execution:
 
     def _model_error(self, fault: BaseException) -> NaiadError:
         """What the client is told: type, text and the line of the model's own code."""
-        if isinstance(fault, NaiadError):
-            return fault
-        text = f"{type(fault).__name__}: {fault}"
-        for frame in reversed(traceback.extract_tb(fault.__traceback__)):
-            if frame.filename.startswith(self._directory + "/"):
-                return ModelError(f"{text} ({frame.filename.rpartition('/')[2]}:{frame.lineno})")
-        return ModelError(text)
+        own = own_error(fault)
+        if own is not None:
+            return own
+        place = place_below(self._directory, fault).rpartition("/")[2]
+        return ModelError(described(fault) + (f" ({place})" if place else ""))
 
 
 def _bounded(results: list[BatchResult]) -> tuple[BatchResult, ...]:

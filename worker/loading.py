@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import traceback
 from typing import Final, NamedTuple
 
 from naiad.config.model import ModelConfig
@@ -13,6 +12,7 @@ from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
 from naiad.protocol.messages import Load
 from naiad.worker.backends.base import Backend, ModelInstance
 from naiad.worker.backends.registry import find_backend
+from naiad.worker.exception_text import described, own_error, place_below, traceback_text
 
 THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",
@@ -56,20 +56,13 @@ def load_model(load: Load, config_json: bytes | memoryview) -> LoadedModel:
 
 def load_error(load: Load, fault: BaseException) -> NaiadError:
     """What the operator is told in one sentence."""
-    what = f"model {load.model!r} version {load.version} did not load"
-    if isinstance(fault, ModelError | RequestError):
-        return ModelError(f"{what}: {fault.message}", code=Code.LOAD_FAILED)
-    text = f"{type(fault).__name__}: {fault}"
-    for frame in reversed(traceback.extract_tb(fault.__traceback__)):
-        if frame.filename.startswith(load.directory + "/"):
-            place = frame.filename.removeprefix(load.directory + "/")
-            text += f" ({place}:{frame.lineno})"
-            break
-    return ModelError(f"{what}: {text}", code=Code.LOAD_FAILED)
+    what = f"model {load.model!r} version {load.version} did not load: {described(fault)}"
+    if not isinstance(own_error(fault), ModelError | RequestError):
+        place = place_below(load.directory, fault)
+        what += f" ({place})" if place else ""
+    return ModelError(what, code=Code.LOAD_FAILED)
 
 
 def traceback_bytes(fault: BaseException) -> bytes:
     """The traceback as the payload of LOADED, its end kept when it is too long."""
-    return "".join(traceback.format_exception(fault)).encode(errors="replace")[
-        -TRACEBACK_BYTES_MAX:
-    ]
+    return traceback_text(fault).encode(errors="backslashreplace")[-TRACEBACK_BYTES_MAX:]

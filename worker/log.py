@@ -11,8 +11,9 @@ import logging
 import os
 import select
 import time
-import traceback
 from typing import Final
+
+from naiad.worker.exception_text import described, traceback_text
 
 LINE_BYTES_MAX: Final = 4096
 """PIPE_BUF: a pipe that polls as writable takes this much without blocking, and in one piece."""
@@ -53,14 +54,13 @@ class Log:
             return
         self._tracebacks += 1
         self.line(text)
-        lines = "".join(traceback.format_exception(fault)).splitlines()
-        for line in lines[-TRACEBACK_LINES_MAX:]:
+        for line in traceback_text(fault).splitlines()[-TRACEBACK_LINES_MAX:]:
             self.line(f"  {line}")
 
     def _write(self, text: str) -> bool:
         if not self._poll.poll(0):
             return False
-        line = f"naiad-worker[{self.name}] {text}".encode(errors="replace")
+        line = f"naiad-worker[{self.name}] {text}".encode(errors="backslashreplace")
         try:
             os.write(self._descriptor, line[: LINE_BYTES_MAX - 1] + b"\n")
         except OSError:
@@ -76,4 +76,9 @@ class LogHandler(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._log.line(f"{record.levelname.lower()}: {record.getMessage()}")
+        try:
+            text = record.getMessage()
+        except BaseException as fault:  # arguments that do not fit, or one whose __str__ raises
+            place = f"{record.pathname}:{record.lineno}"
+            text = f"a message from {place} cannot be shown: {described(fault)}"
+        self._log.line(f"{record.levelname.lower()}: {text}")

@@ -21,6 +21,7 @@ from naiad.protocol.errors import Code, ProtocolError
 from naiad.shm.output_arena import OutputArena
 from naiad.shm.page import Phase, SlotPage
 from naiad.worker.batch import Buffer, ReceivedBatch
+from naiad.worker.exception_text import described
 from naiad.worker.execution import Execution, Key
 from naiad.worker.exit_codes import ExitCode
 from naiad.worker.held import WAITING_BATCHES_MAX, FinishedBatch, HeldBatches
@@ -28,6 +29,7 @@ from naiad.worker.loading import LoadedModel, load_error, load_model, traceback_
 from naiad.worker.log import Log
 from naiad.worker.presence import BROKER_ABSENCE_MAX_S, BrokerPresence, Verdict
 from naiad.worker.regions import RegionTable
+from naiad.worker.results import results_header
 from naiad.worker.stop_signal import StopSignal
 from naiad.worker.transport import Frames, Transport
 
@@ -110,8 +112,8 @@ class WorkerLoop:
         if self._execution is not None:
             try:
                 self._execution.backend.unload()
-            except Exception as fault:
-                self._log.failure(f"unloading failed: {fault}", fault)
+            except BaseException as fault:  # its finalize may do anything; all else still ends
+                self._log.failure(f"unloading failed: {described(fault)}", fault)
         if self._arena is not None:
             self._arena.close()
 
@@ -317,10 +319,18 @@ class WorkerLoop:
         finally:
             self._transport.lock.acquire()
         arenas = self._lender().new_arenas()
-        header = encode(m.Results(batch.id, done.results, done.durations, done.splits, arenas))
+        results = m.Results(batch.id, done.results, done.durations, done.splits, arenas)
+        header = results_header(
+            results,
+            [len(frame) for frame in done.frames],
+            lambda index, error: execution.refuse(batch.requests[index], error),
+        )
         self._held.finish(FinishedBatch(batch.id, batch.requests, header, done.frames))
         if self._presence.is_welcomed:
             self._send(header, done.frames)
+        # Only now: what a model broke (descriptors it closed, memory it wrote over) may end the
+        # process on the way here, and that is this batch's doing as well.
+        self._page.end()
         if self._regions.is_leaving:
             self._say_forgotten(self._regions.sweep())
         if self._stopping is not None:

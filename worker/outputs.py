@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from naiad.config.model import ModelConfig, TensorConfig
+from naiad.protocol.checks import INT64_MAX, RANK_MAX, UINT64_MAX
 from naiad.protocol.datatypes import ITEM_BYTES, tensor_bytes
 from naiad.protocol.errors import Code, ModelError
 from naiad.protocol.messages import PARAMETERS_MAX, OutputRequest, Parameters
@@ -17,6 +18,8 @@ from naiad.worker.backends.base import OutputTensor
 from naiad.worker.shapes import Shape, fits, reshaped
 
 CACHED_SHAPES_MAX: Final = 1024
+PARAMETERS_BYTES_MAX: Final = 8 * 1024
+"""Of all names and texts among the parameters of one response; large texts belong into outputs."""
 
 
 class OutputRules:
@@ -86,6 +89,11 @@ class OutputRules:
                 f"output {output.name!r}: expected {datatype} {list(dims)}, "
                 f"got {output.datatype} {list(shape)}"
             )
+        if len(shape) > RANK_MAX or max(shape, default=0) > INT64_MAX:
+            raise self._invalid(
+                f"output {output.name!r}: expected at most {RANK_MAX} dimensions of 64-bit "
+                f"integers, got {len(shape)} of up to {max(shape)}"
+            )
         answered = lead + reshaped(shape[len(lead) :], tensor.model_dims, tensor.dims)
         return answered, tensor_bytes(datatype, shape)
 
@@ -107,18 +115,40 @@ class OutputRules:
     def parameters(self, given: Mapping[Any, Any]) -> Parameters:
         """The parameters of a response. Raises ModelError for what no message can carry."""
         checked: Parameters = {}
+        size_bytes = 0
         for key, value in given.items():
             if not isinstance(key, str) or not isinstance(value, str | bool | int | float):
                 raise self._invalid(
                     f"response parameter {key!r}: expected a string, integer, float or boolean, "
                     f"got {type(value).__name__}"
                 )
+            if isinstance(value, int) and not -INT64_MAX <= value <= UINT64_MAX:
+                raise self._invalid(
+                    f"response parameter {key!r}: expected an integer of 64 bits, got one of "
+                    f"{value.bit_length()}"
+                )
+            size_bytes += self._text_bytes(key, key)
+            if isinstance(value, str):
+                size_bytes += self._text_bytes(key, value)
             checked[key] = value
         if len(checked) > PARAMETERS_MAX:
             raise self._invalid(
                 f"expected at most {PARAMETERS_MAX} response parameters, got {len(checked)}"
             )
+        if size_bytes > PARAMETERS_BYTES_MAX:
+            raise self._invalid(
+                f"expected at most {PARAMETERS_BYTES_MAX} bytes of response parameters, got "
+                f"{size_bytes}; return large texts as an output"
+            )
         return checked
+
+    def _text_bytes(self, key: str, text: str) -> int:
+        try:
+            return len(text.encode())
+        except UnicodeEncodeError as fault:
+            raise self._invalid(
+                f"response parameter {key!r}: expected a text that UTF-8 can hold, got {fault}"
+            ) from fault
 
     def _invalid(self, text: str) -> ModelError:
         return ModelError(f"model {self.model!r}: {text}", code=Code.MODEL_OUTPUT_INVALID)

@@ -11,10 +11,10 @@ from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import World
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
-from naiad.protocol.messages import InferAnswer, Place, Region, Released, Tensor
+from naiad.protocol.messages import InferAnswer, Parameters, Place, Region, Released, Tensor
 
 ANSWERS_PER_MESSAGE_MAX: Final = 512
-ANSWERS_TEXT_CHARS_MAX: Final = 128 * 1024
+ANSWERS_TEXT_BYTES_MAX: Final = 128 * 1024
 SMALL_BYTES_MAX: Final = 16 * 1024
 """Inline tensors up to this size share one frame of a message; larger ones travel by reference."""
 
@@ -27,7 +27,7 @@ class Outgoing:
 
     __slots__ = (
         "answers", "frames", "regions", "released", "released_again", "session", "small",
-        "small_bytes", "text_chars",
+        "small_bytes", "text_bytes",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
@@ -39,8 +39,16 @@ class Outgoing:
         self.frames: Frames = []
         self.small: Frames = []
         self.small_bytes = 0
-        self.text_chars = 0
-        """Of all error texts: a header is bounded, and one reason may fail thousands."""
+        self.text_bytes = 0
+        """Of all error texts and response parameters: a header is bounded, and one reason may fail
+        thousands."""
+
+    def count_texts(self, parameters: Parameters) -> None:
+        """Some answer has these parameters."""
+        self.text_bytes += sum(
+            len(key.encode()) + (len(value.encode()) if type(value) is str else 8)
+            for key, value in parameters.items()
+        )
 
     def pack(self, tensors: tuple[Tensor, ...], frames: Frames) -> tuple[Tensor, ...]:
         """The tensors with their inline bytes moved from another message's frames into this one."""
@@ -87,7 +95,7 @@ class Answers:
         found = self._outgoing.get(session.key)
         if found is not None and (
             len(found.answers) >= ANSWERS_PER_MESSAGE_MAX
-            or found.text_chars >= ANSWERS_TEXT_CHARS_MAX
+            or found.text_bytes >= ANSWERS_TEXT_BYTES_MAX
         ):
             del self._outgoing[session.key]
             self._flush_one(found)
@@ -218,7 +226,7 @@ class Answers:
         outgoing = self.to(session)
         outgoing.answers.append(answer)
         assert answer.error is not None
-        outgoing.text_chars += len(answer.error[1])
+        outgoing.text_bytes += len(answer.error[1].encode())
 
     def _released(self, job: Job) -> None:
         if not job.session.ended:

@@ -7,6 +7,7 @@ one step, the old one drains. A failed load leaves the old one serving and says 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -140,7 +141,12 @@ class Catalog:
     # --- answers of the repository helper ----------------------------------------------
 
     def scanned(
-        self, token: int, entries: tuple[Json, ...], fault: str | None, is_lost: bool = False
+        self,
+        token: int,
+        entries: tuple[Json, ...],
+        fault: str | None,
+        is_lost: bool = False,
+        notes: tuple[str, ...] = (),
     ) -> None:
         scan = self._scans.get(token)
         if scan is None:
@@ -153,6 +159,8 @@ class Catalog:
             self._lost(scan, str(fault))
             return
         self._world.scanning = not self.has_scanned
+        for note in notes if scan.names is None else ():
+            self._world.log("info", f"model repository: {note}")
         if fault is not None:
             self._world.log("error", f"model repository: {fault}")
             if not entries:
@@ -202,6 +210,7 @@ class Catalog:
         elif not calls:
             self._world.models[name] = model = Model(name)
             model.failure = text
+        self._world.actions.append(SaveState())
         for call in calls:
             self._reply(call, NaiadError(text, code=Code.INTERNAL))
 
@@ -269,6 +278,7 @@ class Catalog:
         reason = "; ".join(faults) or "its configuration cannot be read"
         model.failure = _failed_reload(reason) if model.versions else reason
         self._world.log("error", f"model {model.name}: {reason}")
+        self._world.actions.append(SaveState())
         for call in calls:
             self._reply(call, RequestError(f"load failed for model '{model.name}': {reason}"))
 
@@ -444,6 +454,15 @@ class Catalog:
                 # It served before: requests queue while its workers say hello or are replaced.
                 version.move(ModelState.READY)
             model.versions[version.version] = version
+
+    def restore_failures(self, saved: Sequence[tuple[str, str]]) -> None:
+        """Models that could not be had, so that the index goes on to say why."""
+        for name, failure in saved:
+            self._world.models.setdefault(name, Model(name)).failure = failure
+
+    def saved_failures(self) -> list[tuple[str, str]]:
+        models = self._world.models.values()
+        return [(model.name, model.failure) for model in models if model.failure]
 
     def saved_models(self) -> list[dict[str, Any]]:
         saved = []

@@ -97,9 +97,11 @@ class Endings:
         if slot in instance.model.idle:
             instance.model.idle.remove(slot)
         slot.stopping = True
+        # A load may take for ever, and nobody waits for it any more.
+        is_loading = instance.state is InstanceState.LOADING
         if instance.state is not InstanceState.FATAL:
             instance.move(InstanceState.DRAINING)
-        self._fleet.stop_slot(slot)
+        self._fleet.stop_slot(slot, brief=is_loading)
 
 
 def _is_drained(model: ModelVersion) -> bool:

@@ -161,13 +161,15 @@ class SupervisorOpened(NamedTuple):
 class RepositoryScanned(NamedTuple):
     """Answer to ScanRepository: one entry per model (see config.repository), or a fault.
 
-    `is_lost`: the fault is that nobody could look, and says nothing of the repository.
+    `is_lost`: the fault is that nobody could look, and says nothing of the repository. `notes` say
+    what lies there and was passed over.
     """
 
     token: int
     models: tuple[Json, ...]
     fault: str | None
     is_lost: bool = False
+    notes: tuple[str, ...] = ()
 
 
 class RoomWasShort(NamedTuple):

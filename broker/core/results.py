@@ -147,6 +147,8 @@ class Results:
             if session.jobs.pop(request_id, None) is not None:
                 session.bytes -= job.inline_bytes
             if not direct:
+                if result.parameters:
+                    self._answers.make_room(session)
                 outgoing = self._answers.to(session)
                 outputs_now = outgoing.pack(outputs, frames)
             else:
@@ -154,6 +156,8 @@ class Results:
             if job.wishes:
                 outputs_now = _as_wished(job, outputs_now)
             assert outgoing is not None
+            if result.parameters:
+                outgoing.count_texts(result.parameters)
             for tensor in outputs:
                 if tensor[3] == _LEASE:
                     self._lend(slot, job, outputs, outgoing.regions)
@@ -237,7 +241,9 @@ class Results:
                 self._answers.fail(job, error_from_wire(result.error))
             return
         self._answers.finish(job)
+        self._answers.make_room(job.session)
         outgoing = self._answers.to(job.session)
+        outgoing.count_texts(result.parameters)
         self._lend(slot, job, result.outputs, outgoing.regions)
         outputs = _as_wished(job, outgoing.pack(result.outputs, frames))
         outgoing.answers.append(

@@ -43,7 +43,7 @@ from naiad.broker.core.worker_events import WorkerEvents
 from naiad.broker.core.world import Limits, NamedRegion, World
 from naiad.protocol import messages as m
 
-STATE_FORMAT: Final = 2
+STATE_FORMAT: Final = 3
 
 
 class Scheduler:
@@ -211,6 +211,7 @@ class Scheduler:
             "slots": self._recovery.ledger(),
             "scanned": self._catalog.has_scanned and not has_quit,
             "models": [] if has_quit else self._catalog.saved_models(),
+            "failures": [] if has_quit else self._catalog.saved_failures(),
             "regions": [
                 (one.name, tuple(one.region), one.offset, one.size)
                 for one in self.world.named_regions.values()
@@ -222,6 +223,7 @@ class Scheduler:
         for name, region, offset, size in saved["regions"]:
             self.world.name_region(NamedRegion(name, m.Region(*region), offset, size))
         self._catalog.restore(saved["models"])
+        self._catalog.restore_failures(saved["failures"])
         self._clients.restore(saved["sessions"])
 
     def _settled(self, model: ModelVersion) -> None:

@@ -222,6 +222,10 @@ class WorkerLinks:
         if not worker.is_alive:
             return
         server.ledger.tell(f"{worker} dies: {reason}, executing {worker.page_batch}")
+        # In company nobody can know whose doing it was: until then it counts like any other.
+        is_known = (
+            is_own and worker.executing is not None and len(worker.executing[0].requests) == 1
+        )
         worker.die()
         connection = worker.connection
         when_ns = server.agenda.now_ns if connection is None else connection.end()
@@ -231,7 +235,7 @@ class WorkerLinks:
             self.alive.pop(worker.key, None)
             ordered = self._ordered.pop(worker.key, None) is not None
             slot = server.scheduler.world.slots.get(worker.key)
-            if slot is not None and slot.instance is not None and not is_own:
+            if slot is not None and slot.instance is not None and not is_known:
                 model = slot.instance.model
                 server.truth.worker_died(model.directory, model.version)
             server.tell(e.SlotDied(worker.key, reason, worker.page_batch, ordered))

@@ -260,7 +260,7 @@ class Simulation:
     # --- what is true --------------------------------------------------------------------
 
     def worker_died(self, directory: str, version: int) -> None:
-        """Not told when it was a poison request's doing, for which no model may be given up."""
+        """Not told when it was a poison request's doing alone: no model may be given up for it."""
         self._deaths[directory, version] += 1
         if self._deaths[directory, version] >= DEATHS_SUSPICIOUS:
             self._gave_up(directory)

@@ -164,6 +164,13 @@ def completed(model_class: Any, config: ModelConfig) -> ModelConfig:
             f"'{type(edited)}'",
             code=Code.LOAD_FAILED,
         )
+    try:
+        json.dumps(edited.as_dict(), ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as fault:
+        raise ModelError(
+            f"auto_complete_config: expected values that JSON in UTF-8 can hold: {fault}",
+            code=Code.LOAD_FAILED,
+        ) from fault
     return ModelConfig.from_json(edited.as_dict())
 
 
@@ -181,10 +188,11 @@ def arguments(instance: ModelInstance, config: ModelConfig) -> dict[str, str]:
 
 
 def _line_buffered() -> None:
-    """A model's print must be in the log when it happened, not when a buffer is full."""
+    """A model's print must be in the log when it happened, not when a buffer is full; and it must
+    not fail for a character that the stream does not have."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
 
 
 def _invalid(text: str) -> ModelError:

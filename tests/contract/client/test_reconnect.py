@@ -58,6 +58,28 @@ def test_a_killed_broker_may_come_back(run_dir: Path, connect: Connect) -> None:
         broker.stop()
 
 
+def test_who_closes_while_the_broker_is_away_is_known_to_have_gone(
+    run_dir: Path, connect: Connect
+) -> None:
+    """Else it would keep what that session held for as long as this process lives."""
+    broker = Broker(run_dir).start()
+    client = connect()
+    client.infer("echo", X)
+    broker.kill()
+    (run_dir / "clients.sock").unlink(missing_ok=True)
+    began = time.monotonic()
+    client.close()
+    assert time.monotonic() - began < 1.0
+    try:
+        broker.start()
+        other = connect()
+        deadline = time.monotonic() + 10
+        while ["Bye"] not in other.call("seen"):
+            assert time.monotonic() < deadline
+    finally:
+        broker.stop()
+
+
 def test_nobody_there_is_said_in_time(run_dir: Path, connect: Connect) -> None:
     client = connect(connect_timeout_s=0.2)
     begun = time.monotonic()

@@ -88,7 +88,8 @@ def test_a_name_that_is_not_utf8_survives_the_way(helper: Helper, tmp_path: Path
 
     (reply,) = helper.receive(1)
 
-    assert reply["result"]["models"][0]["name"] == "m\udcff"
+    (found,) = reply["result"]["models"]
+    assert (found["name"], found["directory"]) == ("m\\xff", f"{tmp_path}/m\udcff")
 
 
 def test_a_broken_stream_ends_it_with_a_code(helper: Helper) -> None:

@@ -57,7 +57,9 @@ def test_hello_load_batch_stop(broker: FakeWorkerBroker, start: Any, run_dir: st
     assert (results.batch, results.splits, frames) == (batch, 0, PAYLOAD)
     assert results.results[0].outputs == (m.Tensor("OUTPUT0", "FP32", (1, 16), 0, 0, 0, 64),)
 
-    page = PageReader.open(Endpoints(run_dir).page_path("gpu-0")).read()
+    reader = PageReader.open(Endpoints(run_dir).page_path("gpu-0"))
+    wait_until(lambda: (reader.read() or (0, 0, 0))[2], "the execution is counted")
+    page = reader.read()
     assert page is not None
     assert (page.executing, page.executions, page.phase) == (0, 1, Phase.READY)
     assert page.pid == worker.pid
@@ -157,6 +159,29 @@ def test_a_death_leaves_the_batch_on_the_page_and_the_stack_in_its_file(
     assert ("identity.py" in stack) == (status < 0)
 
 
+def test_a_death_between_the_execution_and_its_answer_leaves_the_batch_on_the_page(
+    broker: FakeWorkerBroker, start: Any, run_dir: str, tmp_path: Path
+) -> None:
+    """Here of a model that closes descriptors that are not its own."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(
+        "import os\nimport triton_python_backend_utils as pb_utils\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        os.closerange(3, 1000)\n"
+        "        return [pb_utils.InferenceResponse([pb_utils.Tensor('OUTPUT0',\n"
+        "            one.inputs()[0].as_numpy())]) for one in requests]\n"
+    )
+    worker = start()
+    broker.welcome()
+    broker.load({**IDENTITY_CONFIG, "backend": "python"}, directory=str(tmp_path))
+    deadly = broker.send_batch([fp32_request(1)], PAYLOAD)
+    assert worker.exit_code() == -signal.SIGABRT
+    page = PageReader.open(Endpoints(run_dir).page_path("s0")).read()
+    assert page is not None
+    assert (page.executing, page.executions) == (deadly, 0)
+
+
 def test_usr1_writes_the_stacks_of_a_busy_worker(
     broker: FakeWorkerBroker, start: Any, run_dir: str
 ) -> None:
@@ -226,6 +251,62 @@ def test_a_failed_load_is_reported_with_its_traceback_and_ends_the_worker(
     assert said in failed.message.error[1]
     assert b"Traceback" in failed.payload[0]
     assert worker.exit_code() == ExitCode.LOAD_FAILED
+
+
+EXITS_AS_TEXT = """
+class Fault(Exception):
+    def __str__(self):
+        raise SystemExit(5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("raise ValueError('label \\ud800')", "ValueError: label \\ud800 (1/model.py:1)"),
+        (f"{EXITS_AS_TEXT}raise Fault()", "(its text cannot be had, because its __str__ raises"),
+        (
+            f"{EXITS_AS_TEXT}class TritonPythonModel:\n"
+            "    def auto_complete_config(config): raise Fault()\n    def execute(self): pass",
+            "(its text cannot be had, because its __str__ raises",
+        ),
+        (
+            "class TritonPythonModel:\n    def execute(self): pass\n"
+            "    def auto_complete_config(config):\n"
+            "        config.as_dict()['note'] = '\\udc80'\n        return config",
+            "auto_complete_config: expected values that JSON in UTF-8 can hold",
+        ),
+    ],
+)
+def test_a_load_that_fails_without_a_usable_text_is_reported_all_the_same(
+    broker: FakeWorkerBroker, start: Any, tmp_path: Path, source: str, said: str
+) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(source)
+    worker = start()
+    broker.welcome()
+    failed = broker.load({**IDENTITY_CONFIG, "backend": "python"}, directory=str(tmp_path))
+    assert failed.message.error[0] == Code.LOAD_FAILED
+    assert said in failed.message.error[1]
+    assert b"Traceback" in failed.payload[0]
+    assert worker.exit_code() == ExitCode.LOAD_FAILED
+
+
+@pytest.mark.parametrize("fault", ["Fault()", "SystemExit(6)", "ValueError('\\ud800')"])
+def test_whatever_finalize_raises_the_worker_ends_as_it_should(
+    broker: FakeWorkerBroker, start: Any, tmp_path: Path, fault: str
+) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(
+        f"{EXITS_AS_TEXT}class TritonPythonModel:\n    def execute(self, requests): pass\n"
+        f"    def finalize(self): raise {fault}"
+    )
+    worker = start()
+    broker.welcome()
+    broker.load({**IDENTITY_CONFIG, "backend": "python"}, directory=str(tmp_path))
+    broker.send(m.Stop(5000))
+    assert worker.exit_code() == ExitCode.STOPPED
+    assert "unloading failed" in worker.log()
 
 
 def test_an_aborting_atexit_handler_does_not_spoil_a_clean_end(

@@ -28,7 +28,10 @@ FAULTY = python_model(
     head="""
     import json
 
-    OF_THE_CALL = ("raise", "none", "a tuple", "shorter", "longer", "exit", "interrupt")
+    OF_THE_CALL = (
+        "raise", "none", "a tuple", "shorter", "longer", "exit", "interrupt",
+        "surrogate", "printed surrogate", "long text", "no text", "exits as text",
+    )
 
     def all_(make):
         return lambda requests: [make(array_of(request)) for request in requests]
@@ -43,6 +46,21 @@ FAULTY = python_model(
     class NotATensor:
         def name(self):
             return "OUTPUT0"
+
+    class NoText(Exception):
+        def __str__(self):
+            return self.text
+
+    class ExitsAsText(Exception):
+        def __str__(self):
+            raise SystemExit(4)
+
+    def throws(fault):
+        return lambda requests: (_ for _ in ()).throw(fault)
+
+    def with_parameter(value):
+        tensor = pb_utils.Tensor("OUTPUT0", np.zeros((1, 4), np.float32))
+        return pb_utils.InferenceResponse([tensor], parameters={"note": value})
 
     FAULTS = {
         "raise": raises,
@@ -69,6 +87,17 @@ FAULTY = python_model(
         "own error": all_(
             lambda a: pb_utils.InferenceResponse(error=pb_utils.TritonError("as it wishes"))
         ),
+        "surrogate": throws(ValueError("unknown label \\ud800")),
+        "own surrogate": all_(
+            lambda a: pb_utils.InferenceResponse(error=pb_utils.TritonError("file \\udcff"))
+        ),
+        "printed surrogate": lambda requests: [print("\\ud800")] and throws(ValueError("said"))(0),
+        "long text": throws(ValueError("\u6f22" * 100_000)),
+        "no text": throws(NoText()),
+        "exits as text": throws(ExitsAsText()),
+        "parameter surrogate": all_(lambda a: with_parameter("\\ud800")),
+        "parameter number": all_(lambda a: with_parameter(2**70)),
+        "parameter size": all_(lambda a: with_parameter("x" * 20_000)),
     }
     """,
 )
@@ -119,6 +148,15 @@ FAULTS = {
     "exit": r"SystemExit: 3 \(.*model\.py:\d+\)",
     "interrupt": r"KeyboardInterrupt",
     "own error": "as it wishes",
+    "surrogate": r"ValueError: unknown label \\ud800 \(model\.py:\d+\)",
+    "own surrogate": r"file \\udcff",
+    "printed surrogate": "ValueError: said",
+    "long text": "ValueError: 漢漢漢",
+    "no text": r"NoText'>: \(its text cannot be had, because its __str__ raises",
+    "exits as text": r"ExitsAsText'>: \(its text cannot be had, because its __str__ raises",
+    "parameter surrogate": "response parameter 'note': expected a text that UTF-8 can hold",
+    "parameter number": "response parameter 'note': expected an integer of 64 bits, got one of 71",
+    "parameter size": "expected at most 8192 bytes of response parameters, got 20004",
 }
 
 
@@ -133,7 +171,11 @@ def test_a_wrong_answer_is_an_error_that_names_what_was_expected_and_what_came(
 
 
 @pytest.mark.usefixtures("unharmed")
-@pytest.mark.parametrize("fault", ["narrow", "name", "nothing", "none", "shorter", "arrays"])
+@pytest.mark.parametrize(
+    "fault",
+    ["narrow", "name", "nothing", "none", "shorter", "arrays", "surrogate", "no text",
+     "parameter surrogate"],
+)  # fmt: skip
 def test_a_wrong_answer_in_a_batch_is_the_guilty_requests_alone(client: Client, fault: str) -> None:
     futures = [
         client.submit("faulty", ARRAYS, parameters={"fault": fault} if index == 2 else {})

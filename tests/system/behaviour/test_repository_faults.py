@@ -116,7 +116,7 @@ def test_a_name_that_is_a_path_or_blank_is_refused_whether_or_not_something_is_t
 
 
 def test_an_empty_name_is_refused(client: Client) -> None:
-    with pytest.raises(RequestError, match="non-empty"):
+    with pytest.raises(RequestError, match="a string of 1 to"):
         client.load("")
 
 

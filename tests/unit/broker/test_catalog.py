@@ -8,6 +8,7 @@ import pytest
 
 from naiad.broker.core import events as e
 from naiad.broker.core.models import ModelState
+from naiad.broker.core.world import Limits
 from naiad.protocol.errors import Code, NaiadError, Unavailable
 from support.simulated_bench import (
     CLIENT,
@@ -304,3 +305,13 @@ def test_load_after_unload_serves_again() -> None:
     bench.dies(slot)
     bench.ask(1)
     assert bench.model().executing == 1
+
+
+def test_a_load_that_nobody_wants_any_more_is_not_waited_for() -> None:
+    bench = Bench()
+    slot = bench.worker()
+    bench.load(config())
+    bench.ask_control("unload", model="m")
+    assert bench.is_stopped(slot)
+    bench.wait(Limits().unwanted_grace_ns)
+    assert bench.killed == [slot]

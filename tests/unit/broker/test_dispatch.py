@@ -165,6 +165,27 @@ def test_only_the_guilty_request_of_a_batch_fails() -> None:
     assert bench.is_answered(3)
 
 
+def test_large_response_parameters_fill_no_message_beyond_what_a_client_takes() -> None:
+    bench = Bench()
+    slots = bench.served(config(**batching(32), **instances(6)))
+    bench.ask(*range(1, 193), rows=1)
+    result = m.BatchResult(None, (), 0, True, {"note": "漢" * 2700})
+    events = [
+        e.BatchFinished(
+            slot,
+            m.Results(batch.id, (result,) * len(batch.requests), m.Durations(0, 1, 0), 0, ()),
+            [],
+        )
+        for slot in slots
+        for batch in bench.batches[slot]
+    ]
+    actions = [one for one in bench.do(*events) if isinstance(one, e.SendAnswers)]
+    assert sum(len(action.answers) for action in actions) == 192
+    for action in actions:
+        header = encode(m.Answers(1, tuple(action.answers), ()))
+        assert len(header) <= m.WORKER_HEADER_BYTES_MAX
+
+
 # --- statistics ----------------------------------------------------------------------------------
 
 

@@ -153,7 +153,7 @@ def test_the_status_counts_deaths_and_reexecutions_by_reason() -> None:
 @pytest.mark.parametrize(
     ("operation", "arguments", "text"),
     [
-        ("nonsense", {}, "unknown operation 'nonsense'; known are index, live"),
+        ("nonsense", {}, "unknown operation 'nonsense'; known are counters, index, live"),
         ("model_ready", {}, "model: expected a non-empty string"),
         ("model_ready", {"model": 3}, "model: expected a non-empty string"),
         ("model_ready", {"model": "m", "version": -7}, "version: expected a number"),

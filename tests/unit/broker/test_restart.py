@@ -28,6 +28,15 @@ def test_a_model_whose_workers_died_with_the_broker_is_not_forgotten() -> None:
     assert again.is_answered(1)
 
 
+def test_the_index_goes_on_to_say_why_a_model_could_not_be_had() -> None:
+    bench = Bench()
+    bench.ask_control("load", model="m")
+    bench.scanned(config(), faults=["config.pbtxt:1:1: no such field"])
+    (row,) = bench.control("index")
+    assert "no such field" in row["reason"]
+    assert bench.restarted().control("index") == [row]
+
+
 def test_a_start_that_was_not_finished_begins_anew() -> None:
     first = Scheduler(incarnation=1, server="bench", software="0", first_number=1)
     first.start(None, None, 1)

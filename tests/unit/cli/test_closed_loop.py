@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -75,3 +76,31 @@ def test_random_inputs_fit_the_model(datatype: str) -> None:
     assert random_inputs(metadata, {"x": (4, 3)})["x"].shape == (4, 3)
     first, again = random_inputs(metadata, {})["x"], random_inputs(metadata, {})["x"]
     np.testing.assert_array_equal(first, again)
+
+
+class BrokenOff:
+    """A client whose user presses Ctrl-C, and whose end completes what is unanswered."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[Any], None]] = []
+        self.submitted = 0
+
+    def submit(self, request: object, callback: Callable[[Any], None]) -> None:
+        self.submitted += 1
+        self.callbacks.append(callback)
+
+    def drive(self) -> bool:
+        raise KeyboardInterrupt
+
+    def exception(self) -> BaseException:
+        return RuntimeError("given up")
+
+
+def test_what_is_in_flight_at_ctrl_c_is_neither_counted_nor_sent_again() -> None:
+    client: Any = BrokenOff()
+    tally = Tally(1.0)
+    with pytest.raises(KeyboardInterrupt):
+        closed_loop.closed_loop(client, [client, client], tally, lambda: None)
+    for callback in client.callbacks:
+        callback(client)
+    assert (client.submitted, tally.errors, len(tally.samples)) == (2, 0, 0)

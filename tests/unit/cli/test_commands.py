@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -85,6 +86,19 @@ def test_repositories_are_accepted(tmp_path: Path) -> None:
     assert repositories.checked(both, may_be_empty=False) == both
     empty = (str(tmp_path / "empty"),)
     assert repositories.checked(empty, may_be_empty=True) == empty
+
+
+def test_links_that_lead_nowhere_are_the_servers_to_tell(tmp_path: Path) -> None:
+    for name, target in (("loop", "loop"), ("gone", "nothing")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).symlink_to(target)
+        one = (str(tmp_path / name),)
+        assert repositories.checked(one, may_be_empty=False) == one
+
+
+def test_numbered_models_that_cannot_be_listed_are_the_servers_to_tell(tmp_path: Path) -> None:
+    (tmp_path / "1").symlink_to("1")
+    assert repositories.checked((str(tmp_path),), may_be_empty=False) == (str(tmp_path),)
 
 
 def plant(root: Path, paths: list[str]) -> None:
@@ -181,3 +195,17 @@ def test_check_finds_what_serve_with_the_same_option_would_refuse(
     capsys.readouterr()
     assert main(["check", "--on-missing-gpu=cpu", str(tmp_path)]) == ExitCode.DONE
     assert "m: ok" in capsys.readouterr().out
+
+
+def test_a_run_directory_on_a_full_disk_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(CommandFailed, match="No space left on device; make room") as failure:
+        run_dir.lock(str(tmp_path))
+    assert failure.value.code == ExitCode.RUN_DIR
+    monkeypatch.undo()
+    os.close(run_dir.lock(str(tmp_path)))

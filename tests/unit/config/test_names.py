@@ -24,6 +24,7 @@ def test_good_names(name: str) -> None:
         ("../secret", "must not contain path traversal characters"),
         ("a\nb", "must not contain control characters"),
         ("a\0b", "must not contain control characters"),
+        ("m\udcff", "is not UTF-8"),
         ("x" * 256, "longer than 255"),
         ("é" * 128, "longer than 255"),
     ],

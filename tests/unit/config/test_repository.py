@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,9 +59,13 @@ def test_links_are_followed_hidden_directories_are_noted(tmp_path: Path) -> None
 
     found = scan([str(repository)])
 
-    assert [model.name for model in found.models] == ["model"]
+    broken, model = found.models
+    assert (model.name, model.faults) == ("model", ())
+    assert str(broken.faults[0]) == (
+        f"expected the model's directory, but '{repository}/broken' is a link to nothing "
+        f"('{tmp_path}/nothing'); correct the link, or remove it"
+    )
     assert any("hidden" in note and ".git" in note for note in found.notes)
-    assert any("broken" in note and "link to nothing" in note for note in found.notes)
 
 
 def test_b53_version_directories(tmp_path: Path) -> None:
@@ -147,7 +154,7 @@ def test_one_broken_model_stops_nothing(tmp_path: Path) -> None:
     assert "config.pbtxt:1:17: unreplaced template" in str(bad.faults[0])
     assert bad.config is None
     assert good.faults == ()
-    assert "is not a file" in str(odd.faults[0])
+    assert "expected a file, but it is a directory" in str(odd.faults[0])
 
 
 def test_a_pipe_called_config_does_not_block(tmp_path: Path) -> None:
@@ -155,7 +162,7 @@ def test_a_pipe_called_config_does_not_block(tmp_path: Path) -> None:
 
     (found,) = scan([str(tmp_path)]).models
 
-    assert "is not a file" in str(found.faults[0])
+    assert "expected a file, but it is a named pipe" in str(found.faults[0])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -170,14 +177,181 @@ def test_no_permission_is_a_fault_of_that_model(tmp_path: Path) -> None:
     assert "Permission denied" in str(found.faults[0])
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look everywhere")
+def test_a_link_to_where_one_may_not_look_is_a_fault_of_that_entry(tmp_path: Path) -> None:
+    add_model(tmp_path / "closed", "m")
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "m").symlink_to(tmp_path / "closed" / "m")
+    add_model(tmp_path / "repository", "z")
+    (tmp_path / "closed").chmod(0)
+    try:
+        odd, good = scan([str(tmp_path / "repository")]).models
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+
+    assert good.faults == ()
+    assert "is a link that cannot be followed" in str(odd.faults[0])
+    assert "Permission denied" in str(odd.faults[0])
+
+
 def test_a_link_loop_is_a_fault_of_that_model(tmp_path: Path) -> None:
     model = add_model(tmp_path, "m", None)
     (model / "config.pbtxt").symlink_to("config.pbtxt")
 
     (found,) = scan([str(tmp_path)]).models
 
-    assert "cannot read" in str(found.faults[0])
-    assert "config.pbtxt" in str(found.faults[0])
+    assert str(found.faults[0]) == (
+        "config.pbtxt: expected a file, but it is a link that leads in a circle ('config.pbtxt'); "
+        "write the configuration into a file"
+    )
+
+
+def ends_at_nothing(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def ends_at_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def is_a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+def is_zeros_without_end(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def is_huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+ODD_THINGS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a file": (Path.touch, "a file"),
+    "a directory": (Path.mkdir, "a directory"),
+    "a pipe": (os.mkfifo, "a named pipe"),
+    "a socket": (is_a_socket, "a socket"),
+    "a device": (is_zeros_without_end, "a device"),
+    "a link to nothing": (ends_at_nothing, "a link to nothing ('nowhere')"),
+    "a loop": (ends_at_itself, "a link that leads in a circle"),
+    "huge": (is_huge, "bytes, expected at most"),
+}
+
+
+@pytest.mark.parametrize("thing", [thing for thing in ODD_THINGS if thing != "a file"])
+def test_whatever_stands_for_a_config_is_that_models_fault(tmp_path: Path, thing: str) -> None:
+    make, said = ODD_THINGS[thing]
+    make(add_model(tmp_path, "m", None) / "config.pbtxt")
+    add_model(tmp_path, "good")
+
+    good, odd = scan([str(tmp_path)]).models
+
+    assert good.faults == ()
+    assert said in str(odd.faults[0])
+    assert str(odd.faults[0]).startswith("config.pbtxt: ")
+
+
+@pytest.mark.parametrize("thing", [thing for thing in ODD_THINGS if thing != "a directory"])
+def test_whatever_stands_for_a_model_harms_no_other(tmp_path: Path, thing: str) -> None:
+    make, said = ODD_THINGS[thing]
+    make(tmp_path / "odd")
+    add_model(tmp_path, "good")
+
+    found = scan([str(tmp_path)])
+
+    good, *others = found.models
+    assert (good.name, good.faults) == ("good", ())
+    if "link" in said:
+        assert f"expected the model's directory, but '{tmp_path}/odd' is {said}" in str(
+            others[0].faults[0]
+        )
+    else:
+        assert others == []
+        is_noted = any(f"skipped '{tmp_path}/odd': it is {said}" in note for note in found.notes)
+        assert is_noted == (thing not in ("a file", "huge"))
+
+
+@pytest.mark.parametrize("thing", [thing for thing in ODD_THINGS if thing != "a directory"])
+@pytest.mark.parametrize("other_versions", [(), ("1",)])
+def test_whatever_stands_for_a_version_is_told_and_passed_over(
+    tmp_path: Path, thing: str, other_versions: tuple[str, ...]
+) -> None:
+    make, said = ODD_THINGS[thing]
+    make(add_model(tmp_path, "m", versions=other_versions) / "2")
+
+    (found,) = scan([str(tmp_path)]).models
+
+    said = f"version 2 is {'a file' if thing == 'huge' else said}"
+    assert found.versions == tuple(map(int, other_versions))
+    assert any(said in warning for warning in found.warnings)
+    assert [said in str(fault) for fault in found.faults] == [True] * (not other_versions)
+
+
+@pytest.mark.parametrize("thing", ["a pipe", "a socket", "a device", "a link to nothing", "a loop"])
+def test_whatever_stands_for_a_models_file_is_told(tmp_path: Path, thing: str) -> None:
+    make, said = ODD_THINGS[thing]
+    make(add_model(tmp_path, "m", ONNX) / "1" / "model.onnx")
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert found.versions == ()
+    assert f"version directory '1': model.onnx is {said}" in str(found.faults[0])
+
+
+@pytest.mark.parametrize("thing", ["a loop", "a link to nothing", "a pipe", "a socket"])
+def test_odd_things_beside_a_models_files_are_nothing_to_it(tmp_path: Path, thing: str) -> None:
+    directory = add_model(tmp_path, "m")
+    ODD_THINGS[thing][0](directory / "notes")
+    ODD_THINGS[thing][0](directory / "1" / "more")
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert (found.versions, found.faults) == ((1,), ())
+    assert found.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "said"),
+    [
+        ("m\udcff", "m\\xff", "is not UTF-8"),
+        ("two\nlines", "two\\nlines", "must not contain control characters"),
+        ("\x1b[31mred", "\\x1b[31mred", "must not contain control characters"),
+        ("  ", "'  '", "cannot be empty"),
+    ],
+)
+def test_a_name_that_no_model_can_have_is_a_fault_that_can_be_shown(
+    tmp_path: Path, name: str, shown: str, said: str
+) -> None:
+    add_model(tmp_path, name)
+    add_model(tmp_path, "z")
+
+    odd, good = sorted(scan([str(tmp_path)]).models, key=lambda model: model.name)
+
+    assert odd.name == shown
+    assert said in str(odd.faults[0])
+    assert "rename the directory" in str(odd.faults[0])
+    assert good.faults == ()
+    json.dumps(odd.to_json()["faults"], ensure_ascii=False).encode()
+
+
+def test_a_name_spelled_out_is_no_other_models_name(tmp_path: Path) -> None:
+    add_model(tmp_path, "m\udcff")
+    add_model(tmp_path, "m\\xff")
+
+    found = {model.name: model.faults for model in scan([str(tmp_path)]).models}
+
+    assert found["m\\xff"] == ()
+    assert "is not UTF-8" in str(found["m\\xff?"])
+
+
+def test_a_name_of_255_bytes_is_fine(tmp_path: Path) -> None:
+    add_model(tmp_path, "é" * 127 + "x")
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert (found.versions, found.faults) == ((1,), ())
 
 
 def test_the_name_in_the_config_must_be_the_directorys(tmp_path: Path) -> None:
@@ -262,6 +436,10 @@ def test_paths_that_are_no_repository(tmp_path: Path) -> None:
     add_model(tmp_path / "repository", "m")
     onnx = add_model(tmp_path / "repository", "n", None)
     (onnx / "1" / "model.onnx").write_text("")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("nothing")
+    (tmp_path / "\udcff").mkdir()
 
     for path, kind, text in (
         (tmp_path / "nowhere", "missing", "does not exist"),
@@ -269,6 +447,10 @@ def test_paths_that_are_no_repository(tmp_path: Path) -> None:
         (tmp_path / "empty", "empty", "holds no models"),
         (tmp_path / "repository" / "m", "model_folder", f"its parent '{tmp_path}/repository'"),
         (tmp_path / "repository" / "n", "model_folder", "one model's folder"),
+        (tmp_path / "pipe", "not_a_directory", "is a named pipe"),
+        (tmp_path / "loop", "permission", "it is a link that leads in a circle"),
+        (tmp_path / "gone", "missing", "does not exist (a link to nothing ('nothing'))"),
+        (tmp_path / "\udcff", "not_utf8", "is not UTF-8; rename the directory, or give a link"),
         ("s3://bucket/models", "remote", "not in this release"),
     ):
         found = scan([str(path)])
@@ -284,14 +466,6 @@ def test_a_good_repository_beside_a_bad_one_is_scanned(tmp_path: Path) -> None:
 
     assert kinds(found) == ["missing"]
     assert [model.name for model in found.models] == ["m"]
-
-
-def test_names_that_are_not_utf8_do_no_harm(tmp_path: Path) -> None:
-    add_model(tmp_path, "m\udcff")
-
-    (found,) = scan([str(tmp_path)]).models
-
-    assert found.name == "m\udcff"
 
 
 def test_an_override_stands_in_for_the_file(tmp_path: Path) -> None:

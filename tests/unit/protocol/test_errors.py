@@ -6,8 +6,10 @@ import pickle
 
 import pytest
 
+from naiad.protocol import messages as m
+from naiad.protocol.codec import decode, encode
 from naiad.protocol.errors import (
-    MESSAGE_CHARS_MAX,
+    MESSAGE_BYTES_MAX,
     Code,
     InternalError,
     ModelError,
@@ -51,4 +53,29 @@ def test_a_code_of_a_newer_peer_keeps_its_text() -> None:
 
 
 def test_messages_are_bounded() -> None:
-    assert len(ModelError("x" * 10**6).wire()[1]) == MESSAGE_CHARS_MAX
+    assert len(ModelError("x" * 10**6).wire()[1]) == MESSAGE_BYTES_MAX
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("label \ud800!", "label \\ud800!"),
+        (b"/data/\xff".decode("utf-8", "surrogateescape"), "/data/\\udcff"),
+        ("ünï \U0001f600", "ünï \U0001f600"),
+    ],
+)
+def test_a_message_can_be_encoded_whatever_text_it_was_made_of(
+    family: type[NaiadError], text: str, said: str
+) -> None:
+    error = family(text)
+    assert error.message == str(error) == said
+    answer = decode(encode(m.Reply(1, error.wire())))
+    assert answer == m.Reply(1, error.wire())
+
+
+@pytest.mark.parametrize("character", ["x", "ü", "漢", "\U0001f600", "\udc80"])
+def test_the_longest_message_of_any_alphabet_passes_the_codec(character: str) -> None:
+    error = ModelError(character * 10**6)
+    assert MESSAGE_BYTES_MAX - 4 < len(error.message.encode()) <= MESSAGE_BYTES_MAX
+    assert decode(encode(m.Reply(1, error.wire()))) == m.Reply(1, error.wire())

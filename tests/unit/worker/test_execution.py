@@ -108,6 +108,35 @@ def test_an_output_too_large_for_its_place_fails_with_tritons_text() -> None:
     assert memory == bytes(64)
 
 
+@pytest.mark.parametrize(("second_at", "is_apart"), [(16, True), (15, False), (0, False)])
+def test_two_outputs_of_a_request_may_not_lie_over_each_other(
+    second_at: int, is_apart: bool
+) -> None:
+    """Their places may: what counts is what was written."""
+    config = config_of(
+        [tensor_json("IN", "TYPE_FP32", -1)],
+        [tensor_json("OUT", "TYPE_FP32", -1), tensor_json("OUT2", "TYPE_FP32", -1)],
+    )
+
+    def both(request: ModelRequest) -> ModelResponse:
+        tensor = request.inputs["IN"]
+        names = ("OUT", "OUT2")
+        return ModelResponse(
+            [OutputTensor(name, "FP32", tensor.shape, buffer=tensor.buffer) for name in names]
+        )
+
+    wanted = (
+        m.OutputRequest("OUT", m.Place.REGION, 3, 0, 64),
+        m.OutputRequest("OUT2", m.Place.REGION, 3, second_at, 48),
+    )
+    done = execution_of(ScriptedBackend(both), config).run(
+        batch_of([fp32(1, outputs=wanted)], [bytes(16)], HeapRegions(r3=bytearray(64))), set()
+    )
+    error = done.results[0].error
+    assert (error is None) is is_apart
+    assert error is None or "'OUT' (16 bytes at 0) and 'OUT2'" in error[1]
+
+
 def test_only_the_guilty_request_of_a_failing_batch_fails() -> None:
     def fail_third(request: ModelRequest) -> ModelResponse:
         if request.label == "r3":
@@ -359,3 +388,37 @@ def test_request_fields_reach_the_model() -> None:
     assert (got.sequence_id, got.sequence_start, got.sequence_end) == ("s", True, False)
     assert got.requested_outputs == ("OUT",)
     assert not got.is_cancelled()
+
+
+def test_responses_that_fail_when_they_are_looked_at_cost_their_request() -> None:
+    class Lazy(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            if index == 1:
+                raise SystemExit(3)
+            return super().__getitem__(index)
+
+    class Backend(ScriptedBackend):
+        def execute(self, batch: Any) -> Any:
+            return Lazy(super().execute(batch))
+
+    done = execution_of(Backend(echo), CONFIG).run(
+        batch_of([fp32(1), fp32(2), fp32(3)], [bytes(16)]), set()
+    )
+    assert [result.error is None for result in done.results] == [True, False, True]
+
+
+def test_an_exception_without_a_text_fails_its_request_alone() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(3)
+
+    def fail_second(request: ModelRequest) -> ModelResponse:
+        if request.label == "r2":
+            raise Odd
+        return echo(request)
+
+    done = execution_of(ScriptedBackend(fail_second), CONFIG).run(
+        batch_of([fp32(1), fp32(2), fp32(3)], [bytes(16)]), set()
+    )
+    assert [result.error is None for result in done.results] == [True, False, True]
+    assert "Odd'>: (its text cannot be had" in str(done.results[1].error)

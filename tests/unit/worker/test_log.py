@@ -72,3 +72,32 @@ def test_pythons_own_logging_ends_up_there(pipe: tuple[int, int]) -> None:
     logger.warning("%d bytes", 7)
     logger.info("not this")
     assert os.read(reading, 4096) == b"naiad-worker[m_0] warning: 7 bytes\n"
+
+
+class NoText:
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class OddError(Exception):
+    __str__ = NoText.__str__
+
+
+def test_a_line_never_fails_on_its_text(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    log = Log("m_0", writing)
+    log.line("label \ud800")
+    log.failure("it failed", OddError())
+    lines = os.read(reading, 1 << 16).decode().splitlines()
+    assert lines[0] == "naiad-worker[m_0] label \\ud800"
+    assert any("OddError" in line for line in lines[2:])
+
+
+@pytest.mark.parametrize("arguments", [("a", "b"), (OddError(),)])
+def test_a_logged_message_whose_arguments_do_not_fit_is_told_with_its_place(
+    pipe: tuple[int, int], arguments: tuple[object, ...]
+) -> None:
+    reading, writing = pipe
+    record = logging.makeLogRecord({"msg": "%s", "args": arguments, "pathname": "/m.py"})
+    LogHandler(Log("m_0", writing)).emit(record)
+    assert "a message from /m.py:" in os.read(reading, 1 << 16).decode()

@@ -1,11 +1,15 @@
 """What does not fit the config is refused, naming the output and both values."""
 
+from typing import Any
+
 import pytest
 
+from naiad.protocol import messages as m
+from naiad.protocol.codec import decode, encode
 from naiad.protocol.errors import Code, ModelError
 from naiad.protocol.messages import OutputRequest
 from naiad.worker.backends.base import OutputTensor
-from naiad.worker.outputs import OutputRules
+from naiad.worker.outputs import PARAMETERS_BYTES_MAX, OutputRules
 from support.worker_parts import config_of, tensor_json
 
 RULES = OutputRules(
@@ -89,3 +93,34 @@ def test_response_parameters_must_be_plain_values() -> None:
         RULES.parameters({"k": []})
     with pytest.raises(ModelError, match="at most 64 response parameters, got 65"):
         RULES.parameters({str(number): number for number in range(65)})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"k": "\ud800"}, "'k': expected a text that UTF-8 can hold"),
+        ({"\udc80": 1}, r"'\\udc80': expected a text that UTF-8 can hold"),
+        ({"k": 2**64}, "'k': expected an integer of 64 bits, got one of 65"),
+        ({"k": -(2**63)}, "'k': expected an integer of 64 bits, got one of 64"),
+        ({"k": "x" * PARAMETERS_BYTES_MAX}, "at most 8192 bytes of response parameters, got 8193"),
+        ({"a": "é" * 3000, "b": "é" * 3000}, "at most 8192 bytes .*, got 12002"),
+    ],
+)
+def test_response_parameters_that_no_message_can_carry(given: Any, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        RULES.parameters(given)
+
+
+def test_response_parameters_may_be_as_large_as_a_message_takes() -> None:
+    given = {"k": "x" * (PARAMETERS_BYTES_MAX - 5), "n": 2**64 - 1, "m": -(2**63) + 1, "f": 0.5}
+    result = m.BatchResult(None, (), 0, True, RULES.parameters({**given, "t": True}))
+    results = m.Results(1, (result,), m.Durations(0, 0, 0), 0, ())
+    assert decode(encode(results)) == results
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 2**70), (2, *[0] * 40)])
+def test_shapes_that_no_message_can_carry(shape: tuple[int, ...]) -> None:
+    dims = [-1] * (len(shape) - 1)
+    rules = OutputRules(config_of([tensor_json("IN")], [tensor_json("A", "TYPE_FP32", *dims)]))
+    with pytest.raises(ModelError, match="output 'A': expected at most 32 dimensions of 64-bit"):
+        rules.check(output("A", "FP32", shape), 2)

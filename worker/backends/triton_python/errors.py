@@ -72,6 +72,6 @@ _MEANING: dict[int, tuple[type[NaiadError], Code]] = {
 def to_naiad(error: object) -> NaiadError:
     """The wire error for the error of a response."""
     if not isinstance(error, TritonError):
-        return InternalError(f"expected a TritonError, got {type(error).__name__}: {error}")
+        return InternalError(f"expected a TritonError, got {type(error).__name__}")
     kind, code = _MEANING[error.code()]
-    return kind(error.message(), code=code)
+    return kind(str(error.message()), code=code)

@@ -1,0 +1,70 @@
+"""The RESULTS message of a batch, which must leave whatever a model put into it. Pure.
+
+Everything a model returns was checked before it comes here. What still cannot be encoded, or would
+be larger than the broker takes, costs the request that it belongs to, and no other. Never sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from naiad.protocol import messages as m
+from naiad.protocol.codec import decode, encode
+from naiad.protocol.errors import Code, ModelError
+
+RESULTS_HEADER_BYTES_MAX: Final = m.WORKER_HEADER_BYTES_MAX * 3 // 4
+"""For one RESULTS message: the broker puts a little more into the ANSWERS it makes of it, and a
+client takes no more than the broker does."""
+
+Refuse = Callable[[int, ModelError], None]
+"""Called with the index of a result that is replaced by an error."""
+
+
+def results_header(results: m.Results, frame_sizes: Sequence[int], refuse: Refuse) -> bytes:
+    """The header frame of a RESULTS message with payload frames of these sizes.
+
+    Results that no message can carry are replaced by a ModelError, after `refuse` was told.
+    """
+    fault: Exception | None = None
+    try:
+        header = encode(results)
+    except Exception as failed:  # msgpack: a text, a number or a type that no message has
+        fault = failed
+    else:
+        if len(header) <= RESULTS_HEADER_BYTES_MAX:
+            return header
+    share = RESULTS_HEADER_BYTES_MAX // max(1, len(results.results))
+    kept = []
+    for index, result in enumerate(results.results):
+        error = _fault_of(result, frame_sizes, share)
+        if error is not None:
+            refuse(index, error)
+            result = m.BatchResult(error.wire(), ())
+        kept.append(result)
+    assert fault is None or kept != list(results.results), fault
+    return encode(results._replace(results=tuple(kept)))
+
+
+def _fault_of(
+    result: m.BatchResult, frame_sizes: Sequence[int], share_bytes: int
+) -> ModelError | None:
+    """Why this result alone cannot be sent, or not together with the others of its batch."""
+    alone = m.Results(0, (result,), m.Durations(0, 0, 0), 0, ())
+    try:
+        header = encode(alone)
+        decode(header, list(frame_sizes))
+    except Exception as fault:
+        return ModelError(
+            f"no message can carry what the model returned: {type(fault).__name__}: {fault}; see "
+            "its response parameters and shapes",
+            code=Code.MODEL_OUTPUT_INVALID,
+        )
+    if len(header) > share_bytes:
+        return ModelError(
+            f"the model returned {len(header)} bytes of response parameters and descriptions, "
+            f"expected at most {share_bytes} for each request of its batch; return large texts as "
+            "an output",
+            code=Code.MODEL_OUTPUT_INVALID,
+        )
+    return None
