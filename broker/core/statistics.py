@@ -25,6 +25,7 @@ TIME_BOUNDS_NS: Final = tuple(
 """The inclusive upper bounds of every histogram of times; one more bucket is for what is longer."""
 REASONS_MAX: Final = 32
 """Reasons of deaths that are told apart: some quote what a dying process wrote."""
+REASON_CHARS_MAX: Final = 200
 OTHER_REASON: Final = "other"
 
 
@@ -130,7 +131,8 @@ class ModelStatistics:
 
 
 def count_reason(counts: Counter[str], reason: str) -> None:
-    """Count one; reasons beyond REASONS_MAX are counted together."""
+    """Count one; long reasons are cut, those beyond REASONS_MAX are counted together."""
+    reason = reason[:REASON_CHARS_MAX]
     if reason not in counts and len(counts) >= REASONS_MAX:
         reason = OTHER_REASON
     counts[reason] += 1

@@ -11,6 +11,7 @@ from naiad.broker.core.batcher import REASONS
 from naiad.broker.core.counters import FIGURES_MAX, FIGURES_OF_A_VERSION, MODELS_MAX
 from naiad.broker.core.statistics import (
     OTHER_REASON,
+    REASON_CHARS_MAX,
     REASONS_MAX,
     TIME_BOUNDS_NS,
     BatchSizeStatistics,
@@ -213,6 +214,11 @@ def test_reasons_are_bounded() -> None:
         count_reason(statistics.worker_deaths, f"exit code {number}")
     assert len(statistics.worker_deaths) == REASONS_MAX + 1
     assert statistics.worker_deaths[OTHER_REASON] == 2 * REASONS_MAX
+    count_reason(statistics.worker_deaths, "exit code 1")
+    assert statistics.worker_deaths["exit code 1"] == 2, "a known one still counts"
+    long = ModelStatistics().worker_deaths
+    count_reason(long, "x" * 10_000)
+    assert list(long) == ["x" * REASON_CHARS_MAX]
 
 
 def test_a_bound_is_inclusive_and_what_is_longer_has_a_place() -> None:
