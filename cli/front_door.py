@@ -42,7 +42,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         default=str(HTTP_PORT),
         envvar=PORT_VARIABLE,
         metavar="PORT|off",
-        help=f"For KServe v2 over HTTP; 0: any free one; default: {HTTP_PORT}.",
+        help=f"KServe v2; 0: any free; default: {HTTP_PORT}.",
     ),
     click.option(
         "--http-address",

@@ -32,7 +32,7 @@ def options(command: F) -> F:
         default=str(METRICS_PORT),
         envvar=PORT_VARIABLE,
         metavar="PORT|off",
-        help=f"For Prometheus, at /metrics; 0: any free one; default: {METRICS_PORT}.",
+        help=f"For Prometheus; default: {METRICS_PORT}.",
     )
     return port(address(command))
 

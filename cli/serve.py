@@ -32,7 +32,7 @@ DRAIN_SECONDS: Final = 30.0
 )
 @click.argument("repository", nargs=-1, required=True)
 @click.option("--name", default=DEFAULT_NAME, help="Of this server; two on a host differ.")
-@click.option("--run-dir", "folder", help="For sockets and state; default: one per user and name.")
+@click.option("--run-dir", "folder", help="For sockets, state; default: per user, name.")
 @click.option(
     "--control-mode",
     default="none",
@@ -40,7 +40,7 @@ DRAIN_SECONDS: Final = 30.0
     help="none (default) loads every model; explicit those of --load-model and `naiad load`.",
 )
 @click.option("--load-model", multiple=True, metavar="MODEL", help="With explicit; repeatable.")
-@click.option("--log-file", metavar="FILE", help="Log there, not to stderr; reopened on SIGHUP.")
+@click.option("--log-file", metavar="FILE", help="Instead of stderr; reopened on SIGHUP.")
 @click.option("--exit-on-error", is_flag=True, help="Stop when a model does not load.")
 @missing_gpu_option
 @click.option(
@@ -55,13 +55,13 @@ DRAIN_SECONDS: Final = 30.0
     "--drain-seconds",
     type=Seconds(0),
     default=DRAIN_SECONDS,
-    help="For running work after Ctrl-C (a second one stops at once); default: 30.",
+    help="For running work after Ctrl-C; default: 30.",
 )
 @click.option(
     "--scan-timeout-seconds",
     type=Seconds(),
     default=SCAN_TIMEOUT_SECONDS,
-    help="For reading the repository folders, or one model's at a load; default: 60.",
+    help="For reading model folders; default: 60.",
 )
 def serve(
     repository: tuple[str, ...],
