@@ -22,6 +22,7 @@ from naiad.client import control, forks
 from naiad.client.arguments import NO_INPUTS, Inputs, Options, Outputs, parts_of
 from naiad.client.calls import Ask, Calls, Completion
 from naiad.client.control import Json, Operation
+from naiad.client.deadlines import deadline_after
 from naiad.client.driver import CONNECT_TIMEOUT_S, Driver, copy_of, over_budget
 from naiad.client.memory import ClientRegion, RegistrationToken, Transport
 from naiad.client.packing import Request
@@ -345,7 +346,7 @@ class AsyncClient:
         if session.fault is not None:
             raise copy_of(session.fault)
         future: asyncio.Future[Any] = loop.create_future()
-        ident = ask(session.calls, future, _now_ns() + int(timeout_s * 1e9))
+        ident = ask(session.calls, future, deadline_after(timeout_s, "timeout_s"))
         self._turn_soon()
         try:
             return await future

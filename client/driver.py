@@ -16,6 +16,7 @@ import zmq
 import naiad
 from naiad.client.calls import Completion
 from naiad.client.connection import Connection, Received
+from naiad.client.deadlines import duration_ns
 from naiad.client.memory import ClientMemory, Transport
 from naiad.client.session import Phase, Session
 from naiad.protocol.endpoints import Endpoints
@@ -52,7 +53,9 @@ class Driver:
         """The monitor said so; what had come before is still to be read."""
         self.is_drained = False
         """After `turn`: nothing came, and nothing was done since that could hide what comes."""
-        self._connect_timeout_ns = int(connect_timeout_s * 1e9)
+        self._connect_timeout_ns = duration_ns(
+            connect_timeout_s, "connect_timeout_s"
+        )
         self._absent_since_ns = 0
         """Since when somebody waits while there is no broker; 0: nobody, or there is one."""
 

@@ -130,11 +130,12 @@ class Outstanding:
 
     def resend(self, same_broker: bool, now_ns: int) -> None:
         """Unanswered requests again, in order; memory of forgotten ones is asked back."""
-        for request in self.held.values():
+        for ident in list(self.held):
+            request = self.held[ident]
             request.ended = False
-            self.unanswered[request.id] = request
+            self.unanswered[ident] = request
             self.inline_bytes += request.parts.inline_bytes
-        self.held.clear()
+            del self.held[ident]
         self.cancels.clear()
         again: list[Request] = []
         for request in sorted(self.unanswered.values(), key=lambda request: request.id):
@@ -253,8 +254,10 @@ class Outstanding:
         if self._ended_waiting * 2 > len(self.waiting) and self._ended_waiting > PRUNE_MIN:
             self.waiting = deque([one for one in self.waiting if not one.ended])
             self._ended_waiting = 0
-        if self.unanswered.pop(request.id, None) is not None:
+        if request.id in self.unanswered:
+            # No call in between: an interruption must not part these two.
             self.inline_bytes -= request.parts.inline_bytes
+            del self.unanswered[request.id]
 
     def check_invariants(self) -> None:
         """For tests: the sums and the sets agree."""

@@ -217,7 +217,6 @@ class Session:
             return
         self._move(Phase.OPEN)
         same_broker = message.resumed and message.incarnation == self.incarnation
-        self.incarnation = message.incarnation
         self.server = message.server
         self.server_software = message.software
         requests = self.requests
@@ -226,6 +225,8 @@ class Session:
         requests.inline_bytes_max = min(message.inline_bytes_max, m.INLINE_BYTES_MAX)
         self.calls.repeat(same_broker, out)
         requests.resend(same_broker, now_ns)
+        # Last: interrupted before, the next WELCOME must not be taken for one of the same broker.
+        self.incarnation = message.incarnation
 
     def _refused(self, message: m.Refused, out: list[Completion]) -> None:
         fault = error_from_wire((message.code, message.message, False))

@@ -111,7 +111,7 @@ class Client:
         if callback is not None:
             future.callbacks = [callback]
         blocking.submit(future, model)
-        if not (blocking.leader and blocking.pump.is_running):
+        if not (blocking.pump.is_running and blocking.is_led):
             blocking.send_soon()
         return future
 
