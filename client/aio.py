@@ -23,7 +23,7 @@ from naiad.client.arguments import NO_INPUTS, Inputs, Options, Outputs, parts_of
 from naiad.client.calls import Ask, Calls, Completion
 from naiad.client.control import Json, Operation
 from naiad.client.deadlines import deadline_after
-from naiad.client.driver import CONNECT_TIMEOUT_S, Driver, copy_of, over_budget
+from naiad.client.driver import CONNECT_TIMEOUT_S, Driver, copy_of, over_budget, timed_out_in_line
 from naiad.client.memory import ClientRegion, RegistrationToken, Transport
 from naiad.client.packing import Request
 from naiad.client.requests import Prepared
@@ -101,7 +101,7 @@ class AsyncClient:
             self._memory.announce(_now_ns())
         ident = 0 if self._queue else session.submit(model, future, now_ns)
         while not ident:
-            await self._room(loop, model)
+            await self._room(loop, model, now_ns)
             ident = session.submit(model, future, now_ns)
         if not self._is_turn_due:
             self._is_turn_due = True
@@ -112,17 +112,24 @@ class AsyncClient:
             if future.cancelled() and session.cancel(self._sent_again.pop(future, ident)):
                 self._turn_soon()
 
-    async def _room(self, loop: asyncio.AbstractEventLoop, parts: Prepared) -> None:
-        """Until the budgets have room for these parts; first come, first served."""
+    async def _room(self, loop: asyncio.AbstractEventLoop, parts: Prepared, begun_ns: int) -> None:
+        """Until the budgets have room for these parts; first come, first served.
+
+        `begun_ns`: since when its timeout counts; 0: it has none.
+        """
         if not self._waits_for_room:
             raise over_budget(self._session)
         granted: asyncio.Future[None] = loop.create_future()
         self._queue.append((granted, parts.inline_bytes))
+        left_s = (begun_ns + parts.tail[2] * 1000 - _now_ns()) / 1e9 if begun_ns else None
         try:
-            await granted
+            await asyncio.wait_for(granted, left_s) if begun_ns else await granted
         except asyncio.CancelledError:
             self._grant()  # what this task was promised, another may have
             raise
+        except TimeoutError:
+            self._grant()
+            raise timed_out_in_line(self._session) from None
         if self._session.fault is not None:
             raise copy_of(self._session.fault)
 

@@ -38,7 +38,8 @@ class Options(TypedDict, total=False):
 
     `version` -1 means the newest ready one. `label` is your own id for it, shown in logs and
     errors. `priority` 0 means the model's default. `timeout_us` counts from now: when it is over
-    the server answers with an error (code timeout) if the model's queue policy allows that.
+    the server answers with an error (code timeout) if the model's queue policy allows that. A
+    server that says nothing for a second more is waited for no longer (code timeout, too).
     """
 
     version: int

@@ -12,6 +12,7 @@ who has left; a follower whose wake-up was lost to an interruption looks for its
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import os
@@ -26,7 +27,7 @@ from typing import Any, Final
 from naiad.client.calls import Ask, Completion
 from naiad.client.control import parsed_reply
 from naiad.client.deadlines import deadline_after
-from naiad.client.driver import Driver, copy_of, over_budget
+from naiad.client.driver import Driver, copy_of, over_budget, timed_out_in_line
 from naiad.client.followers import Followers, Waitable
 from naiad.client.futures import CANCELLED, DONE, LOG, PENDING, Future, Wish
 from naiad.client.memory import ClientRegion, RegistrationToken
@@ -44,6 +45,9 @@ FOLLOW_S_MAX: Final = 1.0
 """How long a follower sleeps before it looks whether there still is a leader."""
 POLL_MS_MAX: Final = 24 * 3600 * 1000
 """Longer sleeps are several: poll() takes no more than 31 bits."""
+
+EXIT_PATIENCE_S: Final = 1.0
+"""How long the end of the process waits for a thread that is in the middle of I/O."""
 
 _EVENT: Final = (1).to_bytes(8, "little")
 _NS_PER_MS: Final = 1_000_000
@@ -80,6 +84,8 @@ class BlockingDriver:
         self._is_closed = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._farewell = weakref.finalize(self, _abandon, driver, self._wake)
+        self._farewell.atexit = False  # others may still lead then: see _at_exit
+        _living.add(self)
         self.pump = Pump()
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
@@ -105,9 +111,9 @@ class BlockingDriver:
                     if self._is_polling:
                         self._send_for_leader()
                     return
-            self._wait_for_room(parts.inline_bytes)
+            self._wait_for_room(parts.inline_bytes, now_ns + parts.tail[2] * 1000 if now_ns else 0)
 
-    def _wait_for_room(self, inline_bytes: int) -> None:
+    def _wait_for_room(self, inline_bytes: int, deadline_ns: int) -> None:
         session = self.driver.session
         if not self._waits_for_room or self.is_leading:
             raise over_budget(session)
@@ -116,7 +122,18 @@ class BlockingDriver:
             if session.has_room(inline_bytes):
                 return
             self._wishes.append(wish)
-        self.wait(wish, None)
+        left_s = max(0, deadline_ns - _now_ns()) / 1e9 if deadline_ns else None
+        if not self._wait_for_wish(wish, left_s):
+            raise timed_out_in_line(session)
+
+    def _wait_for_wish(self, wish: Wish, timeout_s: float | None) -> bool:
+        try:
+            return self.wait(wish, timeout_s)
+        finally:
+            if wish.state is PENDING:
+                with self._lock:
+                    if wish in self._wishes:
+                        self._wishes.remove(wish)
 
     def call(self, future: Future[Any], ask: Ask, timeout_s: float) -> None:
         """Queue a call with `ask(calls, token, deadline_ns)`; the future gets its parsed JSON."""
@@ -166,7 +183,7 @@ class BlockingDriver:
             if not self.driver.session.unanswered:
                 return False
             self._wishes.append(wish)
-        return self.wait(wish, timeout_s)
+        return self._wait_for_wish(wish, timeout_s)
 
     def _send_for_leader(self) -> None:
         self._begin()
@@ -448,6 +465,15 @@ class BlockingDriver:
                 self._farewell()
         self._run_callbacks()
 
+    def end_with_process(self) -> None:
+        """Say BYE, while the pump may still lead; nobody is told what becomes of his requests."""
+        if self._lock.acquire(timeout=EXIT_PATIENCE_S):
+            try:
+                self._is_closed = True
+                self.driver.close()
+            finally:
+                self._lock.release()
+
     def after_fork(self, fault: NaiadError) -> None:
         """In a child process: nothing here may be used; the parent's locks are of no use either."""
         self._lock = threading.Lock()
@@ -455,10 +481,22 @@ class BlockingDriver:
         self._followers.clear()
         self._is_closed = True
         self._farewell.detach()
+        _living.discard(self)
         self.driver.session.end(fault)
 
 
+_living: Final[weakref.WeakSet[BlockingDriver]] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    for blocking in list(_living):
+        blocking.end_with_process()
+
+
+atexit.register(_at_exit)
+
+
 def _abandon(driver: Driver, wake: int) -> None:
-    """Also when a client was simply forgotten, and at exit."""
+    """Also when a client was simply forgotten."""
     driver.close()
     os.close(wake)

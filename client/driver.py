@@ -53,9 +53,7 @@ class Driver:
         """The monitor said so; what had come before is still to be read."""
         self.is_drained = False
         """After `turn`: nothing came, and nothing was done since that could hide what comes."""
-        self._connect_timeout_ns = duration_ns(
-            connect_timeout_s, "connect_timeout_s"
-        )
+        self._connect_timeout_ns = duration_ns(connect_timeout_s, "connect_timeout_s")
         self._absent_since_ns = 0
         """Since when somebody waits while there is no broker; 0: nobody, or there is one."""
 
@@ -69,7 +67,7 @@ class Driver:
         if session.phase is not Phase.OPEN:
             self._seek(now_ns, out)
             out += session.expire(now_ns)
-        elif session.calls.pending:
+        elif session.calls.pending or session.requests.timed:
             out += session.expire(now_ns)
         if session.leases.held:
             self.memory.release_ended()
@@ -165,7 +163,7 @@ class Driver:
     def deadline_ns(self) -> int:
         """When `turn` has something to do although nothing came; 0: never."""
         session = self.session
-        if session.phase is Phase.OPEN and not session.calls.pending:
+        if session.phase is Phase.OPEN and not session.has_deadlines:
             return 0
         soonest = session.deadline_ns()
         if session.phase is not Phase.OPEN and session.phase is not Phase.ENDED:
@@ -223,4 +221,12 @@ def over_budget(session: Session) -> Unavailable:
         f" the server allows this client {requests.count_max} and {requests.bytes_max} bytes;"
         " wait for answers first",
         code=Code.BUDGET_EXCEEDED,
+    )
+
+
+def timed_out_in_line(session: Session) -> Unavailable:
+    """What a request with a timeout comes to that waited for room until that was over."""
+    return Unavailable(
+        f"request timed out before it could be sent: {over_budget(session).message}",
+        code=Code.TIMEOUT,
     )

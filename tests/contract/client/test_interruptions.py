@@ -1,4 +1,4 @@
-"""Ctrl-C between any two steps of the blocking client: the next request is answered all the same."""
+"""Ctrl-C between any two steps of the blocking client: the next request is answered."""
 
 from __future__ import annotations
 
