@@ -14,7 +14,7 @@ from typing import Final
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
-from naiad.config.settings import DEFAULT_NAME, default_run_dir
+from naiad.config.settings import DEFAULT_NAME, default_run_dir, server_name_fault
 from naiad.protocol.endpoints import Endpoints, path_fault
 
 MODE: Final = 0o700
@@ -25,7 +25,17 @@ _OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def located(run_dir: str | None, name: str = DEFAULT_NAME) -> str:
-    """The run directory, absolute: the one asked for, else the usual of the server `name`."""
+    """The run directory, absolute: the one asked for, else the usual of the server `name`.
+
+    Raises CommandFailed (USAGE) when one of them is given and cannot be meant.
+    """
+    if run_dir is not None and not run_dir.strip():
+        raise CommandFailed(
+            "--run-dir is empty; name a directory, or leave the option out", ExitCode.USAGE
+        )
+    fault = server_name_fault(name)
+    if fault is not None:
+        raise CommandFailed(fault, ExitCode.USAGE)
     return os.path.abspath(
         run_dir or default_run_dir(name, environment=os.environ, uid=os.geteuid())
     )

@@ -104,6 +104,30 @@ def test_infer_answers_as_a_table_and_as_json(where: list[str]) -> None:
     assert answer["outputs"][0]["shape"] == [1, 16]
 
 
+def test_what_json_has_no_number_for_is_a_text(where: list[str]) -> None:
+    values = [*["NaN", "Infinity", "-Infinity"], *range(13)]
+    run = naiad("infer", "echo", "--input", f"INPUT0={json.dumps(values)}", "--json", *where)
+
+    def never(text: str) -> None:
+        raise AssertionError(f"{text} is no JSON")
+
+    (output,) = json.loads(run.stdout, parse_constant=never)["outputs"]
+    assert output["data"] == values
+
+
+def test_a_short_timeout_is_not_taken_for_an_absent_server(
+    naiad_server: Server, where: list[str]
+) -> None:
+    client = naiad_server.client()
+    values = {"INPUT0": np.zeros((1, 16), np.float32)}
+    busy = [client.submit("echo", values, parameters={"sleep_ms": 60_000}) for _ in range(4)]
+    run = naiad("infer", "echo", "--input", f"INPUT0={SIXTEEN}", "--timeout", "0.001", *where)
+    assert [future.cancel() for future in busy] == [True] * 4
+    assert run.returncode == ExitCode.FAILED
+    (line,) = run.stderr.splitlines()
+    assert line == "naiad: echo did not answer within --timeout 0.001 s; give it more time"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -154,13 +178,13 @@ def test_killed_workers_and_a_killed_broker_come_back(naiad_server: Server) -> N
 
 
 def test_models_are_loaded_and_unloaded_on_request(tmp_path: Path) -> None:
-    add_identity(tmp_path, "a")
+    (add_identity(tmp_path, "a") / "1").rename(tmp_path / "a" / "0")
     add_identity(tmp_path, "b")
     arguments = ["--control-mode", "explicit", "--load-model", "a"]
     with serve(tmp_path, arguments=arguments) as server:
         where = ["--run-dir", str(server.run_dir)]
         question = ["--input", f"INPUT0={SIXTEEN}", *where]
-        assert naiad("infer", "a", *question).returncode == 0
+        assert naiad("infer", "a", "--version", "0", *question).returncode == 0
         assert naiad("infer", "b", *question).returncode != 0
         loaded = naiad("load", "b", *where)
         assert (loaded.returncode, loaded.stdout) == (0, "b is loaded\n"), loaded.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from naiad.cli import repositories, run_dir
+from naiad.cli.control import require_server
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.main import COMMANDS, main
@@ -17,6 +18,7 @@ from naiad.cli.startup import failed_models, is_settled
 from naiad.cli.status import duration, render
 from naiad.cli.tables import table
 from naiad.config.settings import RUN_DIR_VARIABLE
+from naiad.protocol.endpoints import Endpoints
 
 
 def test_naiad_alone_is_friendly(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,3 +211,43 @@ def test_a_run_directory_on_a_full_disk_is_one_sentence(
     assert failure.value.code == ExitCode.RUN_DIR
     monkeypatch.undo()
     os.close(run_dir.lock(str(tmp_path)))
+
+
+@pytest.mark.parametrize("command", ["serve .", "status", "load m", "infer m", "perf -m m"])
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--name=", "the server's name is empty; give it one with --name, or leave the option out"),
+        ("--name=a/b", "a server cannot be called 'a/b'; use letters, digits, - and _"),
+        ("--run-dir=", "--run-dir is empty; name a directory, or leave the option out"),
+    ],
+)
+def test_names_that_are_none(
+    command: str, option: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), option]) == ExitCode.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"naiad: {said}")
+
+
+def test_the_run_directory_of_somebody_else_is_told_from_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = str(tmp_path)
+    with pytest.raises(CommandFailed, match="no server runs in") as failure:
+        require_server(where)
+    assert failure.value.code == ExitCode.NO_SERVER
+    Path(Endpoints(where).clients_path).touch()
+    require_server(where)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(CommandFailed, match=f"{where} belongs to uid {os.getuid()}") as failure:
+        require_server(where)
+    assert failure.value.code == ExitCode.RUN_DIR
+    monkeypatch.setattr(os, "stat", forbidden)
+    with pytest.raises(CommandFailed, match=f"{where} cannot be entered by uid") as failure:
+        require_server(where)
+    assert failure.value.code == ExitCode.RUN_DIR
+
+
+def forbidden(*_: object) -> None:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
