@@ -1,5 +1,6 @@
 """What every test relies on: one name per module, and no component folder without its link."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,5 +19,8 @@ def one_name_per_module() -> Iterator[None]:
 
 
 def pytest_sessionstart() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell starts background jobs: tests that interrupt something would wait for ever.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     links = {path.name for path in (ROOT / "src" / "naiad").iterdir() if path.is_symlink()}
     assert links == COMPONENTS, f"src/naiad links {sorted(links)}, expected {sorted(COMPONENTS)}"
