@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from naiad.client.requests import Buffer
-from naiad.gateway.calls import InferAnswer, InferCall
+from naiad.gateway.calls import InferAnswer
 from naiad.gateway.grpc_codec.parameters import FINAL, set_parameters
 from naiad.gateway.grpc_codec.wire import delimited, with_raw_outputs
 from naiad.gateway.proto.inference_pb2 import ModelInferResponse
@@ -33,12 +33,6 @@ def encoded_part(answer: InferAnswer, *, is_final: bool) -> bytes:
     """A serialised ModelStreamInferResponse with an answer, marked as the request's last or not."""
     marked: Parameters = {**answer.parameters, FINAL: is_final}
     return delimited(_RESPONSE_TAG, _response(answer, marked))
-
-
-def encoded_end(call: InferCall, version: int) -> bytes:
-    """The stream's item that says that a request is complete, and nothing else."""
-    empty = InferAnswer(call.model, version, call.id, ())
-    return encoded_part(empty, is_final=True)
 
 
 def encoded_fault(message: str, ident: str) -> bytes:

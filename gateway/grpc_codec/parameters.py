@@ -14,6 +14,8 @@ from naiad.protocol.errors import RequestError
 
 RESERVED_PREFIX: Final = "triton_"
 EMPTY_FINAL: Final = "triton_enable_empty_final_response"
+"""A wish for a last message without outputs, for models that say later that they are done. A model
+that answers once says so with its answer, and there is nothing to send after it, as in Triton."""
 FINAL: Final = "triton_final_response"
 
 _BOOL: Final = "bool_param"
@@ -29,7 +31,6 @@ class RequestParameters(NamedTuple):
     priority: int = 0
     timeout_us: int = 0
     sequence: m.Sequence | None = None
-    wants_empty_final: bool = False
     others: m.Parameters = {}  # noqa: RUF012 - never written to
 
 
@@ -61,7 +62,6 @@ def request_parameters(given: Mapping[str, Any]) -> RequestParameters:
         known.get("priority", 0),
         known.get("timeout", 0),
         sequence,
-        known.get(EMPTY_FINAL, False),
         others,
     )
 

@@ -5,7 +5,7 @@ Refuses what no server could read. Whether the model has such tensors, the broke
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from naiad.client.requests import Buffer
 from naiad.gateway.calls import ANY_VERSION, CallInput, CallOutput, InferCall, RegionPart
@@ -23,14 +23,7 @@ from naiad.protocol.errors import RequestError
 _VERSION_MAX: Final = 2**63 - 1
 
 
-class Decoded(NamedTuple):
-    """A call, and whether its stream wants a message for the end even when it has no outputs."""
-
-    call: InferCall
-    wants_empty_final: bool
-
-
-def decoded_request(data: bytes, added: m.Parameters | None = None) -> Decoded:
+def decoded_request(data: bytes, added: m.Parameters | None = None) -> InferCall:
     """The call in a serialised ModelInferRequest.
 
     Args:
@@ -46,7 +39,7 @@ def decoded_request(data: bytes, added: m.Parameters | None = None) -> Decoded:
     parameters = given.others
     if added:
         parameters = _joined(parameters, added)
-    call = InferCall(
+    return InferCall(
         model,
         version_number(message.model_version),
         message.id,
@@ -58,7 +51,6 @@ def decoded_request(data: bytes, added: m.Parameters | None = None) -> Decoded:
         given.sequence,
         True,
     )
-    return Decoded(call, given.wants_empty_final)
 
 
 def version_number(text: str) -> int:

@@ -12,10 +12,9 @@ from hypothesis.extra import numpy as st_np
 from tritonclient.grpc import InferInput, InferResult, service_pb2
 from tritonclient.grpc._utils import _get_inference_request
 
-from naiad.gateway.calls import AnswerOutput, InferAnswer, InferCall
+from naiad.gateway.calls import AnswerOutput, InferAnswer
 from naiad.gateway.grpc_codec.answers import (
     encoded_answer,
-    encoded_end,
     encoded_fault,
     encoded_part,
 )
@@ -68,17 +67,6 @@ def test_an_item_of_a_stream_says_whether_it_is_the_last(is_final: bool) -> None
     assert item.error_message == ""
     assert item.infer_response.raw_output_contents == [bytes(8)]
     assert item.infer_response.parameters["triton_final_response"].bool_param is is_final
-
-
-def test_the_empty_end_of_a_request() -> None:
-    item = service_pb2.ModelStreamInferResponse.FromString(
-        encoded_end(InferCall("m", -1, "r", ()), 4)
-    )
-
-    response = item.infer_response
-    assert (response.model_name, response.model_version, response.id) == ("m", "4", "r")
-    assert response.parameters["triton_final_response"].bool_param
-    assert len(response.outputs) == 0
 
 
 @pytest.mark.parametrize("text", ["it failed", ""])
@@ -135,7 +123,7 @@ def test_what_a_client_sends_comes_back_to_it(
         parameters=None,
     )  # fmt: skip
 
-    call = decoded_request(message.SerializeToString()).call
+    call = decoded_request(message.SerializeToString())
     outputs = tuple(
         AnswerOutput(one.name, one.datatype, one.shape, memoryview(one.data))  # type: ignore[arg-type]
         for one in call.inputs

@@ -1,0 +1,110 @@
+"""ModelStreamInfer: many requests and their answers on one stream, in order.
+
+A request that fails is an item with an error and the stream goes on, unless its caller asked for a
+status instead. Requests run side by side; their answers wait for those before them, because every
+model answers once. Owns the tasks of its requests: none outlives the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from naiad.gateway.calls import InferCall
+from naiad.gateway.grpc_codec.answers import encoded_fault, encoded_part
+from naiad.gateway.grpc_service import Caller, call_of
+from naiad.gateway.pending import unexpected
+from naiad.gateway.phase import Phase
+from naiad.gateway.plane import Plane
+from naiad.gateway.proto.inference_pb2 import ModelInferRequest
+from naiad.protocol.errors import Code, NaiadError, Unavailable
+
+REQUESTS_PER_STREAM_MAX: Final = 1024
+"""Unanswered requests of one stream; beyond, no more are read and the client is held up."""
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class Stream:
+    """One stream. `wants_status`: the first error ends it as a status, as in Triton."""
+
+    def __init__(self, plane: Plane, phase: Phase, caller: Caller, *, wants_status: bool) -> None:
+        self._plane = plane
+        self._phase = phase
+        self._caller = caller
+        self._wants_status = wants_status
+
+    async def run(self, requests: AsyncIterator[bytes], write: Write) -> None:
+        """Until the client has closed its side and has every answer.
+
+        Cancelling cancels every request. Raises NaiadError if a status is wanted.
+        """
+        answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(REQUESTS_PER_STREAM_MAX)
+        running: set[asyncio.Task[bytes]] = set()
+        reader = asyncio.create_task(self._read(requests, answers, running))
+        try:
+            while (answer := await answers.get()) is not None:
+                await write(await answer)
+            await reader
+        finally:
+            left = [reader, *running]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    async def _read(
+        self,
+        requests: AsyncIterator[bytes],
+        answers: asyncio.Queue[asyncio.Task[bytes] | None],
+        running: set[asyncio.Task[bytes]],
+    ) -> None:
+        try:
+            async for data in requests:
+                task = asyncio.create_task(self._answer(data))
+                running.add(task)
+                task.add_done_callback(running.discard)
+                await answers.put(task)
+        finally:
+            await answers.put(None)
+
+    async def _answer(self, data: bytes) -> bytes:
+        """The stream's item for one request."""
+        budget = self._plane.budget
+        taken = 0
+        call: InferCall | None = None
+        try:
+            self._check_open()
+            budget.take(len(data))
+            taken = len(data)
+            call = call_of(data, self._caller)
+            return encoded_part(await self._plane.infer(call), is_final=True)
+        except NaiadError as fault:
+            return self._failed(fault, data, call)
+        except Exception:
+            return self._failed(unexpected("ModelStreamInfer"), data, call)
+        finally:
+            budget.give(taken)
+
+    def _failed(self, fault: NaiadError, data: bytes, call: InferCall | None) -> bytes:
+        if self._wants_status:
+            raise fault
+        return encoded_fault(fault.message, call.id if call is not None else _id_of(data))
+
+    def _check_open(self) -> None:
+        if self._phase.is_closed:
+            raise Unavailable(
+                "GRPC server is shutting down and has stopped accepting new requests.",
+                code=Code.DRAINING,
+            )
+
+
+def _id_of(data: bytes) -> str:
+    """The id in a request that could not be read otherwise; "" if not even that can be."""
+    try:
+        ident: str = ModelInferRequest.FromString(data).id
+    except DecodeError:
+        return ""
+    return ident
