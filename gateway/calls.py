@@ -49,7 +49,7 @@ class InferCall(NamedTuple):
     id: str
     inputs: tuple[CallInput, ...]
     outputs: tuple[CallOutput, ...] = ()
-    parameters: Parameters = {}
+    parameters: Parameters = {}  # noqa: RUF012 - never written to
     priority: int = 0
     timeout_us: int = 0
     sequence: Sequence | None = None
@@ -72,4 +72,4 @@ class InferAnswer(NamedTuple):
     version: int
     id: str
     outputs: tuple[AnswerOutput, ...]
-    parameters: Parameters = {}
+    parameters: Parameters = {}  # noqa: RUF012 - never written to
