@@ -122,16 +122,16 @@ class GrpcServer:
     def _handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         inference = {name: self._unary(one, name) for name, one in self._service.methods.items()}
         inference["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream)
-        health = {
+        health: dict[str, Any] = {
             "Check": grpc.unary_unary_rpc_method_handler(self._check),
             "List": grpc.unary_unary_rpc_method_handler(self._list),
             "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
         }
-        reflection = {
+        reflection: dict[str, Any] = {
             "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(self._reflect),
         }
         services: dict[str, Any] = {INFERENCE: inference, HEALTH: health}
-        services |= {name: reflection for name in (*REFLECTION, OLD_REFLECTION)}
+        services |= dict.fromkeys((*REFLECTION, OLD_REFLECTION), reflection)
         return tuple(
             grpc.method_handlers_generic_handler(name, methods)
             for name, methods in services.items()

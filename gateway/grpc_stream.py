@@ -22,8 +22,10 @@ from naiad.gateway.plane import Plane
 from naiad.gateway.proto.inference_pb2 import ModelInferRequest
 from naiad.protocol.errors import Code, NaiadError, Unavailable
 
-REQUESTS_PER_STREAM_MAX: Final = 1024
+REQUESTS_MAX: Final = 256
 """Unanswered requests of one stream; beyond, no more are read and the client is held up."""
+UNWRITTEN_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Answers that a client has not taken; beyond, no more of its requests are read."""
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -36,42 +38,50 @@ class Stream:
         self._phase = phase
         self._caller = caller
         self._wants_status = wants_status
+        self._answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(REQUESTS_MAX)
+        self._running: set[asyncio.Task[bytes]] = set()
+        self._unwritten_bytes = 0
+        self._was_written = asyncio.Event()
 
     async def run(self, requests: AsyncIterator[bytes], write: Write) -> None:
         """Until the client has closed its side and has every answer.
 
         Cancelling cancels every request. Raises NaiadError if a status is wanted.
         """
-        answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(REQUESTS_PER_STREAM_MAX)
-        running: set[asyncio.Task[bytes]] = set()
-        reader = asyncio.create_task(self._read(requests, answers, running))
+        reader = asyncio.create_task(self._read(requests))
         try:
-            while (answer := await answers.get()) is not None:
-                await write(await answer)
+            while (answer := await self._answers.get()) is not None:
+                item = await answer
+                await write(item)
+                self._unwritten_bytes -= len(item)
+                self._was_written.set()
             await reader
         finally:
-            left = [reader, *running]
+            left = [reader, *self._running]
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
-    async def _read(
-        self,
-        requests: AsyncIterator[bytes],
-        answers: asyncio.Queue[asyncio.Task[bytes] | None],
-        running: set[asyncio.Task[bytes]],
-    ) -> None:
+    async def _read(self, requests: AsyncIterator[bytes]) -> None:
         try:
             async for data in requests:
                 task = asyncio.create_task(self._answer(data))
-                running.add(task)
-                task.add_done_callback(running.discard)
-                await answers.put(task)
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+                await self._answers.put(task)
+                while self._unwritten_bytes > UNWRITTEN_BYTES_MAX:
+                    self._was_written.clear()
+                    await self._was_written.wait()
         finally:
-            await answers.put(None)
+            await self._answers.put(None)
 
     async def _answer(self, data: bytes) -> bytes:
         """The stream's item for one request."""
+        item = await self._item(data)
+        self._unwritten_bytes += len(item)
+        return item
+
+    async def _item(self, data: bytes) -> bytes:
         budget = self._plane.budget
         taken = 0
         call: InferCall | None = None
