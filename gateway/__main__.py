@@ -1,0 +1,119 @@
+"""`python -m naiad.gateway`: one gateway process, under `naiad serve` or another supervisor.
+
+Signals: the first SIGTERM or SIGINT drains, a second one ends at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from enum import IntEnum
+from typing import Final
+
+from naiad.client.aio import AsyncClient
+from naiad.config.listening import ListenFailed, listening
+from naiad.gateway.http_app import Access, HttpApp
+from naiad.gateway.http_server import HttpServer
+from naiad.gateway.limits import Limits
+from naiad.gateway.plane import Plane
+
+LOG: Final = logging.getLogger("naiad.gateway")
+WISHES: Final = ("auto", "true", "false")
+
+
+class ExitCode(IntEnum):
+    """How a gateway ends. 2 is argparse's own, for a wrong command line."""
+
+    DONE = 0
+    DRAIN_TIMED_OUT = 1
+    LISTEN_FAILED = 3
+    INTERRUPTED = 130
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(prog="naiad gateway", description=__doc__, allow_abbrev=False)
+    option = out.add_argument
+    option("--run-dir", required=True, help="of the server to speak to")
+    option("--http-address", default="127.0.0.1", help="an address, or unix:PATH")
+    option("--http-port", type=int, default=8000)
+    option("--http-fd", type=int, action="append", help="inherited listening socket; repeatable")
+    option("--reuse-port", action="store_true", help="share the port with other gateways")
+    option("--http-max-input-size", type=int, default=Limits().input_bytes_max, metavar="BYTES")
+    option("--http-header-forward-pattern", default="", metavar="REGEX")
+    option("--allow-client-shm", choices=WISHES, default="auto", help="auto: this machine alone")
+    option("--allow-management", choices=WISHES, default="auto", help="auto: this machine alone")
+    option("--grace-seconds", type=float, default=0.0, help="serve on after SIGTERM, not ready")
+    option("--drain-seconds", type=float, default=30.0, help="then for what is under way")
+    return out
+
+
+async def serve(options: argparse.Namespace, sockets: list[socket.socket]) -> ExitCode:
+    """Serve until a signal comes."""
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+    again = asyncio.Event()
+
+    def on_signal() -> None:
+        (again if asked.is_set() else asked).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    limits = Limits(input_bytes_max=options.http_max_input_size)
+    client = AsyncClient(options.run_dir, role="gateway", on_full="raise")
+    plane = Plane(client, limits)
+    access = Access(client_shm=options.allow_client_shm, management=options.allow_management)
+    app = HttpApp(plane, access, options.http_header_forward_pattern)
+    server = HttpServer(plane, app, sockets)
+    await server.start()
+    await asked.wait()
+    draining = asyncio.ensure_future(server.drain(options.grace_seconds, options.drain_seconds))
+    interrupted = asyncio.ensure_future(again.wait())
+    await asyncio.wait((draining, interrupted), return_when=asyncio.FIRST_COMPLETED)
+    code = ExitCode.INTERRUPTED
+    if draining.done():
+        code = ExitCode.DONE if draining.result() else ExitCode.DRAIN_TIMED_OUT
+    for task in (draining, interrupted):
+        task.cancel()
+    server.close()
+    await plane.close()
+    return code
+
+
+def run(options: argparse.Namespace, sockets: list[socket.socket]) -> ExitCode:
+    """With uvloop where there is one: half the CPU per request."""
+    try:
+        import uvloop
+    except ImportError:
+        LOG.info("uvloop is not installed; requests cost more without it")
+        return asyncio.run(serve(options, sockets))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve(options, sockets))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        if options.http_fd:
+            sockets = [socket.socket(fileno=descriptor) for descriptor in options.http_fd]
+        else:
+            sockets = [
+                listening(
+                    options.http_address,
+                    options.http_port,
+                    what="--http-port",
+                    reuse_port=options.reuse_port,
+                )
+            ]
+    except ListenFailed as fault:
+        print(f"naiad gateway: {fault}", file=sys.stderr)
+        return ExitCode.LISTEN_FAILED
+    return run(options, sockets)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
