@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from naiad.client.aio import AsyncClient
 from naiad.config.listening import ListenFailed, listening
@@ -20,6 +20,9 @@ from naiad.gateway.http_app import Access, HttpApp
 from naiad.gateway.http_server import HttpServer
 from naiad.gateway.limits import Limits
 from naiad.gateway.plane import Plane
+
+if TYPE_CHECKING:
+    from naiad.gateway.grpc_server import GrpcServer
 
 LOG: Final = logging.getLogger("naiad.gateway")
 WISHES: Final = ("auto", "true", "false")
@@ -46,13 +49,16 @@ def parser() -> argparse.ArgumentParser:
     option("--http-header-forward-pattern", default="", metavar="REGEX")
     option("--allow-client-shm", choices=WISHES, default="auto", help="auto: this machine alone")
     option("--allow-management", choices=WISHES, default="auto", help="auto: this machine alone")
+    option("--grpc-port", type=int, help="listen for gRPC too; without this option, not")
+    option("--grpc-address", help="an address, or unix:PATH; default: that of HTTP")
+    option("--grpc-header-forward-pattern", default="", metavar="REGEX")
     option("--grace-seconds", type=float, default=0.0, help="serve on after SIGTERM, not ready")
     option("--drain-seconds", type=float, default=30.0, help="then for what is under way")
     return out
 
 
 async def serve(options: argparse.Namespace, sockets: list[socket.socket]) -> ExitCode:
-    """Serve until a signal comes."""
+    """Serve until a signal comes. Raises ListenFailed."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     again = asyncio.Event()
@@ -68,19 +74,46 @@ async def serve(options: argparse.Namespace, sockets: list[socket.socket]) -> Ex
     access = Access(client_shm=options.allow_client_shm, management=options.allow_management)
     app = HttpApp(plane, access, options.http_header_forward_pattern)
     server = HttpServer(plane, app, sockets)
+    try:
+        grpc = await grpc_server(plane, access, options)
+    except ListenFailed:
+        await plane.close()
+        raise
     await server.start()
     await asked.wait()
-    draining = asyncio.ensure_future(server.drain(options.grace_seconds, options.drain_seconds))
+    draining = asyncio.gather(
+        *(one.drain(options.grace_seconds, options.drain_seconds) for one in (server, *grpc))
+    )
     interrupted = asyncio.ensure_future(again.wait())
     await asyncio.wait((draining, interrupted), return_when=asyncio.FIRST_COMPLETED)
     code = ExitCode.INTERRUPTED
     if draining.done():
-        code = ExitCode.DONE if draining.result() else ExitCode.DRAIN_TIMED_OUT
+        code = ExitCode.DONE if all(draining.result()) else ExitCode.DRAIN_TIMED_OUT
     for task in (draining, interrupted):
         task.cancel()
     server.close()
+    for one in grpc:
+        await one.close()
     await plane.close()
     return code
+
+
+async def grpc_server(
+    plane: Plane, access: Access, options: argparse.Namespace
+) -> tuple[GrpcServer, ...]:
+    """The gRPC listener, listening, or none if it is not asked for. Raises ListenFailed."""
+    if options.grpc_port is None:
+        return ()
+    # Only here: the gRPC library takes 20 MB and a tenth of a second.
+    from naiad.gateway.grpc_server import GrpcServer, Options
+    from naiad.gateway.phase import Phase
+
+    wanted = Options(
+        shares_port=options.reuse_port, header_pattern=options.grpc_header_forward_pattern
+    )
+    server = GrpcServer(plane, Phase(), access, wanted)
+    await server.start(options.grpc_address or options.http_address, options.grpc_port)
+    return (server,)
 
 
 def run(options: argparse.Namespace, sockets: list[socket.socket]) -> ExitCode:
@@ -109,10 +142,10 @@ def main(arguments: list[str] | None = None) -> int:
                     reuse_port=options.reuse_port,
                 )
             ]
+        return run(options, sockets)
     except ListenFailed as fault:
         print(f"naiad gateway: {fault}", file=sys.stderr)
         return ExitCode.LISTEN_FAILED
-    return run(options, sockets)
 
 
 if __name__ == "__main__":

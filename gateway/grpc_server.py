@@ -17,16 +17,17 @@ from urllib.parse import quote
 import grpc
 import grpc.aio
 
+from naiad.config.listening import UNIX_PREFIX, ListenFailed
 from naiad.gateway.grpc_codec.reflection import reflected
 from naiad.gateway.grpc_codec.status import STATUS_OF
 from naiad.gateway.grpc_health import SERVICES, Health
-from naiad.gateway.grpc_service import Caller, Method, Service
+from naiad.gateway.grpc_service import Access, Caller, Method, Service
 from naiad.gateway.grpc_stream import Stream
 from naiad.gateway.limits import Limits
 from naiad.gateway.pending import unexpected
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
-from naiad.protocol.errors import NaiadError, Unavailable
+from naiad.protocol.errors import NaiadError
 from naiad.protocol.messages import Parameters
 
 INFERENCE: Final = SERVICES[1]
@@ -46,6 +47,8 @@ CALLS_BESIDE_MAX: Final = 1024
 """Calls that are no inference request in flight: streams, watchers, metadata."""
 STREAMS_PER_CONNECTION_MAX: Final = 4096
 REFLECTIONS_PER_STREAM_MAX: Final = 1000
+POLL_SECONDS: Final = 0.02
+"""Between two looks at what is still under way, at the end."""
 
 _STATUS: Final = {code.value[0]: code for code in grpc.StatusCode}
 T = TypeVar("T")
@@ -74,8 +77,11 @@ class Options:
 class GrpcServer:
     """One listener; `start` gives the port."""
 
-    def __init__(self, plane: Plane, phase: Phase, options: Options | None = None) -> None:
+    def __init__(
+        self, plane: Plane, phase: Phase, access: Access, options: Options | None = None
+    ) -> None:
         self._options = options or Options()
+        self._access = access
         self._plane = plane
         self._phase = phase
         self._health = Health(plane, phase)
@@ -83,11 +89,14 @@ class GrpcServer:
         pattern = self._options.header_pattern
         self._header_pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
         self._server: grpc.aio.Server | None = None
+        self._calls = 0
+        """Calls of one answer that are under way."""
+        self._streams: set[Stream] = set()
 
-    async def start(self, *addresses: str) -> list[int]:
-        """Listen on "host:port" or "unix:/path"; the ports, 1 for a Unix socket.
+    async def start(self, address: str, port: int) -> int:
+        """Listen on an address ("unix:PATH" for a Unix socket); the port, which 0 leaves open.
 
-        Raises Unavailable for an address that cannot be listened on.
+        Raises ListenFailed.
         """
         limits = self._plane.limits
         server = grpc.aio.server(
@@ -95,26 +104,57 @@ class GrpcServer:
             maximum_concurrent_rpcs=limits.requests_in_flight_max + CALLS_BESIDE_MAX,
         )
         server.add_generic_rpc_handlers(self._handlers())
-        ports = [self._listen(server, address) for address in addresses]
+        port = self._listen(server, address, port)
         await server.start()
         self._server = server
-        return ports
+        return port
 
-    async def stop(self, grace_seconds: float) -> None:
-        """Refuse new calls, let running ones end, cancel those that have not in time."""
+    async def drain(self, grace_seconds: float, drain_seconds: float) -> bool:
+        """End gently; False when something was still under way when the time was up.
+
+        1. Not ready, and every watcher of the health is told; all is served through the grace.
+        2. New calls and connections are refused. Calls are finished; streams answer what they have
+           read and then end.
+        3. When no call is under way any more, or the time is up, what is left is cancelled.
+        """
+        self._phase.leave()
+        if grace_seconds:
+            await asyncio.sleep(grace_seconds)
+        self._phase.close()
+        for stream in self._streams:
+            stream.finish()
+        loop = asyncio.get_running_loop()
+        # The library cancels what is left when its time is up; here that is decided below.
+        refusing = asyncio.create_task(self._refuse(2 * drain_seconds + 1))
+        end = loop.time() + drain_seconds
+        while (self._calls or self._streams) and loop.time() < end:
+            await asyncio.sleep(POLL_SECONDS)
+        was_busy = bool(self._calls or self._streams)
+        await self.close()
+        await refusing
+        return not was_busy
+
+    async def _refuse(self, seconds: float) -> None:
         if self._server is not None:
-            await self._server.stop(grace_seconds)
-            self._server = None
+            await self._server.stop(seconds)
 
-    def _listen(self, server: grpc.aio.Server, address: str) -> int:
+    async def close(self) -> None:
+        """End now: what runs is cancelled."""
+        if self._server is not None:
+            await self._server.stop(None)
+
+    def _listen(self, server: grpc.aio.Server, address: str, port: int) -> int:
+        target = address
+        if not address.startswith(UNIX_PREFIX):
+            target = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         try:
             if self._options.credentials is None:
-                return server.add_insecure_port(address)
-            return server.add_secure_port(address, self._options.credentials)
+                return server.add_insecure_port(target)
+            return server.add_secure_port(target, self._options.credentials)
         except RuntimeError as fault:  # the library's words for it name its own source files
-            raise Unavailable(
-                f"gRPC cannot listen on {address}: is the port in use, or the address another"
-                " machine's?"
+            raise ListenFailed(
+                f"cannot listen on {target} for gRPC: it is taken by another program (another"
+                " server?), or no address of this machine; choose another --grpc-port"
             ) from fault
 
     # --- methods ---------------------------------------------------------------------------------
@@ -139,7 +179,11 @@ class GrpcServer:
 
     def _unary(self, method: Method, name: str) -> grpc.RpcMethodHandler[bytes, bytes]:
         async def handle(data: bytes, context: Context) -> bytes:
-            return await _guarded(name, context, lambda: method(data, self._caller(context)))
+            self._calls += 1
+            try:
+                return await _guarded(name, context, lambda: method(data, self._caller(context)))
+            finally:
+                self._calls -= 1
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
@@ -151,7 +195,11 @@ class GrpcServer:
             self._caller(context),
             wants_status=wishes.get(STATUS_WISH) == "true",
         )
-        await _guarded("ModelStreamInfer", context, lambda: stream.run(requests, context.write))
+        self._streams.add(stream)
+        try:
+            await _guarded("ModelStreamInfer", context, lambda: stream.run(requests, context.write))
+        finally:
+            self._streams.discard(stream)
 
     async def _check(self, data: bytes, context: Context) -> bytes:
         return await _guarded("Check", context, self._health.check)
@@ -179,7 +227,13 @@ class GrpcServer:
         forwarded = None
         if self._header_pattern is not None:
             forwarded = _forwarded(context.invocation_metadata() or (), self._header_pattern)
-        return Caller(is_local_peer(context.peer()), context.time_remaining(), forwarded)
+        is_local = is_local_peer(context.peer())
+        return Caller(
+            self._access.allows_regions(is_local),
+            self._access.allows_management(is_local),
+            context.time_remaining(),
+            forwarded,
+        )
 
 
 def is_local_peer(peer: str) -> bool:

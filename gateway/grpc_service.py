@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
-from naiad.gateway.calls import InferCall, RegionPart
+from naiad.gateway.calls import InferCall
 from naiad.gateway.grpc_codec import documents
 from naiad.gateway.grpc_codec.answers import encoded_answer
 from naiad.gateway.grpc_codec.requests import decoded_request, version_number
+from naiad.gateway.pending import region_names
 from naiad.gateway.phase import Phase
-from naiad.gateway.plane import Plane
+from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.proto import inference_pb2 as pb
 from naiad.protocol.checks import TIMEOUT_US_MAX
 from naiad.protocol.errors import Code, RequestError
@@ -27,11 +28,19 @@ EMPTY: Final = b""
 """Every message without fields."""
 
 
-class Caller(NamedTuple):
-    """Who sent a request, as far as it matters."""
+class Access(Protocol):
+    """Who may do what; `is_local`: through this machine's loopback interface or a Unix socket."""
 
-    is_local: bool
-    """From this machine: its loopback interface or a Unix socket."""
+    def allows_regions(self, is_local: bool) -> bool: ...
+
+    def allows_management(self, is_local: bool) -> bool: ...
+
+
+class Caller(NamedTuple):
+    """Who sent a request, and what it may have."""
+
+    may_share_memory: bool
+    may_manage: bool
     seconds_left: float | None = None
     """Until the caller's deadline."""
     forwarded: Parameters | None = None
@@ -128,7 +137,7 @@ class Service:
     async def repository_model_load(self, data: bytes, caller: Caller) -> bytes:
         """Answers when the model serves, or cannot."""
         self._phase.check_open()
-        _check_local(caller, "RepositoryModelLoad")
+        _check_management(caller, "RepositoryModelLoad")
         request = _parsed(pb.RepositoryModelLoadRequest, data)
         _check_repository(request)
         await self._plane.load(request.model_name, _load_parameters(request.parameters))
@@ -137,7 +146,7 @@ class Service:
     async def repository_model_unload(self, data: bytes, caller: Caller) -> bytes:
         """Answers when nothing new is accepted; unknown models succeed."""
         self._phase.check_open()
-        _check_local(caller, "RepositoryModelUnload")
+        _check_management(caller, "RepositoryModelUnload")
         request = _parsed(pb.RepositoryModelUnloadRequest, data)
         _check_repository(request)
         dependents = False
@@ -153,12 +162,12 @@ class Service:
     # --- shared memory ---------------------------------------------------------------------------
 
     async def system_shared_memory_status(self, data: bytes, caller: Caller) -> bytes:
-        check_shared_memory(caller)
+        _check_regions(caller)
         request = _parsed(pb.SystemSharedMemoryStatusRequest, data)
         return documents.system_regions(await self._plane.region_status(request.name))
 
     async def system_shared_memory_register(self, data: bytes, caller: Caller) -> bytes:
-        check_shared_memory(caller)
+        _check_regions(caller)
         request = _parsed(pb.SystemSharedMemoryRegisterRequest, data)
         await self._plane.register_region(
             request.name, request.key, request.offset, request.byte_size
@@ -166,14 +175,14 @@ class Service:
         return EMPTY
 
     async def system_shared_memory_unregister(self, data: bytes, caller: Caller) -> bytes:
-        check_shared_memory(caller)
+        _check_regions(caller)
         request = _parsed(pb.SystemSharedMemoryUnregisterRequest, data)
         await self._plane.unregister_region(request.name)
         return EMPTY
 
     async def cuda_shared_memory_status(self, data: bytes, caller: Caller) -> bytes:
         """As a server without GPUs: there is no region."""
-        check_shared_memory(caller)
+        _check_regions(caller)
         name = _parsed(pb.CudaSharedMemoryStatusRequest, data).name
         if name:
             raise RequestError(
@@ -182,7 +191,7 @@ class Service:
         return EMPTY
 
     async def cuda_shared_memory_register(self, data: bytes, caller: Caller) -> bytes:
-        check_shared_memory(caller)
+        _check_regions(caller)
         name = _parsed(pb.CudaSharedMemoryRegisterRequest, data).name
         raise RequestError(
             f"failed to register CUDA shared memory region: '{name:.200}', GPUs not supported"
@@ -190,29 +199,29 @@ class Service:
 
     async def cuda_shared_memory_unregister(self, data: bytes, caller: Caller) -> bytes:
         """Unknown regions succeed, and all are unknown."""
-        check_shared_memory(caller)
+        _check_regions(caller)
         _parsed(pb.CudaSharedMemoryUnregisterRequest, data)
         return EMPTY
 
     # --- settings --------------------------------------------------------------------------------
 
     async def trace_setting(self, data: bytes, caller: Caller) -> bytes:
-        _check_local(caller, "TraceSetting")
+        _check_management(caller, "TraceSetting")
         raise _not_yet("TraceSetting", "tracing")
 
     async def log_settings(self, data: bytes, caller: Caller) -> bytes:
-        _check_local(caller, "LogSettings")
+        _check_management(caller, "LogSettings")
         raise _not_yet("LogSettings", "changing the log while the server runs")
 
 
 def call_of(data: bytes, caller: Caller) -> InferCall:
     """The call in a ModelInferRequest, no longer than its caller waits.
 
-    Raises RequestError: no such message, or shared memory from another machine.
+    Raises RequestError: no such message, or shared memory that this caller may not use.
     """
     call = decoded_request(data, caller.forwarded)
-    if not caller.is_local:
-        _check_no_regions(call, caller)
+    if not caller.may_share_memory and region_names(call):
+        _check_regions(caller)
     left = caller.seconds_left
     if left is not None:
         left_us = max(1, math.ceil(left * 1e6))
@@ -221,30 +230,15 @@ def call_of(data: bytes, caller: Caller) -> InferCall:
     return call
 
 
-def check_shared_memory(caller: Caller) -> None:
-    """Raises RequestError with Triton's text for a caller on another machine."""
-    if not caller.is_local:
+def _check_regions(caller: Caller) -> None:
+    if not caller.may_share_memory:
+        raise client_shm_disabled()
+
+
+def _check_management(caller: Caller, method: str) -> None:
+    if not caller.may_manage:
         raise RequestError(
-            "Client shared memory is disabled for clients of other machines; connect through the"
-            " loopback interface or a Unix socket",
-            code=Code.UNSUPPORTED,
-        )
-
-
-def _check_no_regions(call: InferCall, caller: Caller) -> None:
-    for one in call.inputs:
-        if isinstance(one.data, RegionPart):
-            check_shared_memory(caller)
-    for output in call.outputs:
-        if output.region is not None:
-            check_shared_memory(caller)
-
-
-def _check_local(caller: Caller, method: str) -> None:
-    if not caller.is_local:
-        raise RequestError(
-            f"{method} is for clients of this machine; connect through the loopback interface or a"
-            " Unix socket",
+            f"{method} is allowed from the server's own machine only; see --allow-management",
             code=Code.PERMISSION_DENIED,
         )
 

@@ -18,9 +18,9 @@ from naiad.gateway.grpc_codec.answers import encoded_fault, encoded_part
 from naiad.gateway.grpc_service import Caller, call_of
 from naiad.gateway.pending import unexpected
 from naiad.gateway.phase import Phase
-from naiad.gateway.plane import Plane
+from naiad.gateway.plane import Plane, draining
 from naiad.gateway.proto.inference_pb2 import ModelInferRequest
-from naiad.protocol.errors import Code, NaiadError, Unavailable
+from naiad.protocol.errors import NaiadError
 
 REQUESTS_MAX: Final = 256
 """Unanswered requests of one stream; beyond, no more are read and the client is held up."""
@@ -42,19 +42,26 @@ class Stream:
         self._running: set[asyncio.Task[bytes]] = set()
         self._unwritten_bytes = 0
         self._was_written = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self._is_reading = False
+        self._is_finishing = False
 
     async def run(self, requests: AsyncIterator[bytes], write: Write) -> None:
         """Until the client has closed its side and has every answer.
 
-        Cancelling cancels every request. Raises NaiadError if a status is wanted.
+        Cancelling cancels every request. Raises NaiadError if a status is wanted, and Unavailable
+        (draining) after `finish`.
         """
-        reader = asyncio.create_task(self._read(requests))
+        self._phase.check_open()
+        reader = self._reader = asyncio.create_task(self._read(requests))
         try:
             while (answer := await self._answers.get()) is not None:
                 item = await answer
                 await write(item)
                 self._unwritten_bytes -= len(item)
                 self._was_written.set()
+            if self._is_finishing:
+                raise draining()
             await reader
         finally:
             left = [reader, *self._running]
@@ -62,9 +69,20 @@ class Stream:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
+    def finish(self) -> None:
+        """Read no more, answer what was read, and end."""
+        self._is_finishing = True
+        if self._is_reading and self._reader is not None:
+            self._reader.cancel()
+
     async def _read(self, requests: AsyncIterator[bytes]) -> None:
         try:
-            async for data in requests:
+            while not self._is_finishing:
+                self._is_reading = True
+                data = await anext(requests, None)
+                self._is_reading = False
+                if data is None:
+                    return
                 task = asyncio.create_task(self._answer(data))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
@@ -86,7 +104,6 @@ class Stream:
         taken = 0
         call: InferCall | None = None
         try:
-            self._check_open()
             budget.take(len(data))
             taken = len(data)
             call = call_of(data, self._caller)
@@ -102,13 +119,6 @@ class Stream:
         if self._wants_status:
             raise fault
         return encoded_fault(fault.message, call.id if call is not None else _id_of(data))
-
-    def _check_open(self) -> None:
-        if self._phase.is_closed:
-            raise Unavailable(
-                "GRPC server is shutting down and has stopped accepting new requests.",
-                code=Code.DRAINING,
-            )
 
 
 def _id_of(data: bytes) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from naiad.gateway import http_routes
 from naiad.gateway.http_connection import HttpConnection, Work
-from naiad.gateway.http_infer import Inference, client_shm_disabled, replied
+from naiad.gateway.http_infer import Inference, replied
 from naiad.gateway.http_message import EMPTY, HttpRequest, Response, error_response
 from naiad.gateway.http_parameters import (
     Json,
@@ -27,7 +27,7 @@ from naiad.gateway.http_parameters import (
 from naiad.gateway.http_request import checked_size
 from naiad.gateway.http_routes import Route
 from naiad.gateway.http_status import HttpError, from_fault
-from naiad.gateway.plane import Plane
+from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.protocol.errors import Code, NaiadError, RequestError
 
 PATHS_KNOWN_MAX: Final = 4096

@@ -24,11 +24,6 @@ class Phase:
         """Whether new clients should come here."""
         return self._state is _State.SERVING
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether new requests are refused."""
-        return self._state is _State.CLOSED
-
     def leave(self) -> None:
         """From now on not ready, so that load balancers look elsewhere; requests are served."""
         if self._state is _State.SERVING:

@@ -12,6 +12,7 @@ import uvloop
 
 from naiad.client.aio import AsyncClient
 from naiad.gateway.grpc_server import GrpcServer, Options
+from naiad.gateway.http_app import Access
 from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
@@ -21,7 +22,7 @@ STOP_SECONDS: Final = 10.0
 
 
 class Listener:
-    """A listener on a free loopback port; `plane` and `phase` belong to its thread."""
+    """A listener on a free port or a Unix socket; `plane` and `phase` belong to its thread."""
 
     def __init__(
         self,
@@ -29,25 +30,30 @@ class Listener:
         *,
         options: Options | None = None,
         limits: Limits | None = None,
-        addresses: tuple[str, ...] = ("127.0.0.1:0",),
+        access: Access | None = None,
+        address: str = "127.0.0.1",
     ) -> None:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.ports: list[int] = []
-        self.call(self._start(run_dir, options, limits or Limits(), addresses))
+        self.port = 0
+        self._address = address
+        self.call(self._start(run_dir, options, limits or Limits(), access or Access()))
 
     @property
     def target(self) -> str:
-        return f"127.0.0.1:{self.ports[0]}"
+        if self._address.startswith("unix:"):
+            return self._address
+        return f"{self._address}:{self.port}"
 
     async def _start(
-        self, run_dir: Path, options: Options | None, limits: Limits, addresses: tuple[str, ...]
+        self, run_dir: Path, options: Options | None, limits: Limits, access: Access
     ) -> None:
-        self.plane = Plane(AsyncClient(run_dir, role="gateway"), limits)
+        client = AsyncClient(run_dir, role="gateway", on_full="raise")
+        self.plane = Plane(client, limits)
         self.phase = Phase()
-        self.server = GrpcServer(self.plane, self.phase, options)
-        self.ports = await self.server.start(*addresses)
+        self.server = GrpcServer(self.plane, self.phase, access, options)
+        self.port = await self.server.start(self._address, 0)
 
     def call(self, work: Coroutine[Any, Any, Any], seconds: float = START_SECONDS) -> Any:
         """Run something in the listener's thread."""
@@ -55,7 +61,7 @@ class Listener:
 
     def close(self) -> None:
         """Stop it and check that nothing was forgotten."""
-        self.call(self.server.stop(0.5), STOP_SECONDS)
+        self.call(self.server.close(), STOP_SECONDS)
         self.call(self._settled(), STOP_SECONDS)
         assert self.plane.in_flight == 0
         assert self.plane.budget.bytes == 0

@@ -10,8 +10,8 @@ import tritonclient.grpc as triton
 
 from naiad.testing.server import Server, serve
 from support.grpc_listener import Listener
-from support.models import add_echo, add_onnx_adder
 from support.grpc_models import DATATYPES
+from support.models import add_echo, add_onnx_adder
 
 EXPLICIT = [
     "--control-mode", "explicit", "--load-model", "*", "--spares", "0"

@@ -129,9 +129,7 @@ def test_a_client_that_waits_no_longer(client: Any) -> None:
 def test_compression(client: Any, algorithm: str) -> None:
     array = np.zeros(50_000, np.float32)
 
-    result = client.infer(
-        "echo_fp32", [tensor("FP32", array)], compression_algorithm=algorithm
-    )
+    result = client.infer("echo_fp32", [tensor("FP32", array)], compression_algorithm=algorithm)
 
     assert np.array_equal(result.as_numpy("OUTPUT0"), array)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from support.grpc_models import floats
+from support.grpc_models import DATATYPES, floats, tensor
 
 
 def test_health(client: Any) -> None:
@@ -60,8 +60,6 @@ def test_statistics(client: Any) -> None:
         return int(one.execution_count)
 
     before = executions()
-    from support.grpc_models import DATATYPES, tensor
-
     client.infer("echo_int8", [tensor("INT8", DATATYPES["INT8"])])
 
     assert executions() == before + 1

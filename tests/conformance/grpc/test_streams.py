@@ -11,7 +11,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from support.grpc_listener import Listener
-from support.grpc_models import FINAL, floats
+from support.grpc_models import DATATYPES, FINAL, floats, tensor
 from support.waiting import wait_until
 
 PATIENCE_S = 15
@@ -23,7 +23,12 @@ class Stream:
     def __init__(self, target: str, **options: Any) -> None:
         self.client = triton.InferenceServerClient(target)
         self._answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        self.client.start_stream(lambda result, error: self._answers.put((result, error)), **options)
+        self.client.start_stream(
+            lambda result, error: self._answers.put((result, error)), **options
+        )
+
+    def _answered(self, result: Any, error: Any) -> None:
+        self._answers.put((result, error))
 
     def ask(self, value: float, *, model: str = "echo_fp32", **options: Any) -> None:
         self.client.async_stream_infer(model, floats(value), **options)
@@ -57,8 +62,6 @@ def test_answers_come_in_the_order_of_the_requests(stream: Stream) -> None:
 
 
 def test_models_of_different_speed_keep_the_order_too(stream: Stream) -> None:
-    from support.grpc_models import DATATYPES, tensor
-
     stream.ask(1, parameters={"sleep_ms": 300})
     stream.client.async_stream_infer("echo_int8", [tensor("INT8", DATATYPES["INT8"])])
 
