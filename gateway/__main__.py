@@ -52,6 +52,11 @@ def parser() -> argparse.ArgumentParser:
     option("--grpc-port", type=int, help="listen for gRPC too; without this option, not")
     option("--grpc-address", help="an address, or unix:PATH; default: that of HTTP")
     option("--grpc-header-forward-pattern", default="", metavar="REGEX")
+    option("--grpc-use-ssl", action="store_true", help="TLS, with the certificate and key below")
+    option("--grpc-use-ssl-mutual", action="store_true", help="TLS, and clients show theirs too")
+    option("--grpc-server-cert", metavar="PEM")
+    option("--grpc-server-key", metavar="PEM")
+    option("--grpc-root-cert", metavar="PEM", help="who may sign clients' certificates")
     option("--grace-seconds", type=float, default=0.0, help="serve on after SIGTERM, not ready")
     option("--drain-seconds", type=float, default=30.0, help="then for what is under way")
     return out
@@ -81,9 +86,8 @@ async def serve(options: argparse.Namespace, sockets: list[socket.socket]) -> Ex
         raise
     await server.start()
     await asked.wait()
-    draining = asyncio.gather(
-        *(one.drain(options.grace_seconds, options.drain_seconds) for one in (server, *grpc))
-    )
+    seconds = (options.grace_seconds, options.drain_seconds)
+    draining = asyncio.gather(server.drain(*seconds), *(one.drain(*seconds) for one in grpc))
     interrupted = asyncio.ensure_future(again.wait())
     await asyncio.wait((draining, interrupted), return_when=asyncio.FIRST_COMPLETED)
     code = ExitCode.INTERRUPTED
@@ -106,10 +110,19 @@ async def grpc_server(
         return ()
     # Only here: the gRPC library takes 20 MB and a tenth of a second.
     from naiad.gateway.grpc_server import GrpcServer, Options
+    from naiad.gateway.grpc_tls import credentials
     from naiad.gateway.phase import Phase
 
     wanted = Options(
-        shares_port=options.reuse_port, header_pattern=options.grpc_header_forward_pattern
+        shares_port=options.reuse_port,
+        header_pattern=options.grpc_header_forward_pattern,
+        credentials=credentials(
+            is_wanted=options.grpc_use_ssl or options.grpc_use_ssl_mutual,
+            is_mutual=options.grpc_use_ssl_mutual,
+            certificate=options.grpc_server_cert,
+            key=options.grpc_server_key,
+            root=options.grpc_root_cert,
+        ),
     )
     server = GrpcServer(plane, Phase(), access, wanted)
     await server.start(options.grpc_address or options.http_address, options.grpc_port)

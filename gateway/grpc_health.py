@@ -34,6 +34,10 @@ class Health:
         self._polling: asyncio.Task[None] | None = None
         self._last: bool | None = None
 
+    @property
+    def watcher_count(self) -> int:
+        return len(self._watchers)
+
     async def check(self) -> bytes:
         """HealthCheckResponse: SERVING or NOT_SERVING."""
         return _response(await self._is_ready())

@@ -63,7 +63,7 @@ class Options:
     shares_port: bool = False
     """Several processes on one port (SO_REUSEPORT): the kernel spreads connections."""
     credentials: grpc.ServerCredentials | None = None
-    """TLS; None: none."""
+    """TLS, see grpc_tls; None: none."""
     header_pattern: str = ""
     """Metadata whose name matches becomes a parameter of the request (case is ignored)."""
     keepalive_ms: int = 7_200_000
@@ -142,6 +142,11 @@ class GrpcServer:
         """End now: what runs is cancelled."""
         if self._server is not None:
             await self._server.stop(None)
+
+    @property
+    def watcher_count(self) -> int:
+        """Calls that wait for changes of the health."""
+        return self._health.watcher_count
 
     def _listen(self, server: grpc.aio.Server, address: str, port: int) -> int:
         target = address
