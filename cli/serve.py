@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from naiad.cli import repositories, run_dir
+from naiad.cli import front_door, repositories, run_dir
 from naiad.cli.cleanup import cleanup, forget_state
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
@@ -51,6 +51,7 @@ DRAIN_SECONDS: Final = 30.0
     default=1,
     help="Warm empty workers per device, for when one dies; default: 1.",
 )
+@front_door.options
 @click.option(
     "--drain-seconds",
     type=click.FloatRange(min=0),
@@ -68,11 +69,12 @@ def serve(
     on_missing_gpu: OnMissingGpu,
     spares: int,
     drain_seconds: float,
+    **http: Any,
 ) -> ExitCode:
     """Serve every model of the folders REPOSITORY until Ctrl-C.
 
     A broker process queues requests; each model instance gets a process of its own, which is
-    replaced when it dies.
+    replaced when it dies. Gateway processes speak HTTP (KServe v2, as Triton does).
     """
     where = run_dir.located(folder, name)
     settings = Settings(
@@ -90,6 +92,7 @@ def serve(
         raise click.UsageError("; ".join(faults))
     run_dir.prepare(where)
     lock = run_dir.lock(where)
+    door = front_door.opened(drain_seconds=drain_seconds, **http)
     # A killed server left them; this one is told anew what to serve.
     forget_state(where)
     cleanup(where, name)
@@ -101,8 +104,15 @@ def serve(
         return ExitCode.MODEL_FAILED if failed and exit_on_error else None
 
     plan = Plan(
-        run_dir=where, broker_arguments=broker_arguments(settings), drain_seconds=drain_seconds
+        run_dir=where,
+        broker_arguments=broker_arguments(settings),
+        drain_seconds=drain_seconds,
+        gateways_count=door.gateways_count,
+        gateway_arguments=door.arguments,
+        gateway_descriptors=door.descriptors,
     )
+    if door.url:
+        notices.show(f"HTTP on {door.url}")
     supervisor = Supervisor(plan, log, show)
     try:
         code = supervisor.run()
@@ -111,6 +121,7 @@ def serve(
     finally:
         log.close()
         notices.close()
+        door.close()
         os.close(lock)
     if supervisor.failure:
         raise CommandFailed(supervisor.failure, code)

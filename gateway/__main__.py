@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(prog="naiad gateway", description=__doc__, allow_abbrev=False)
     option = out.add_argument
     option("--run-dir", required=True, help="of the server to speak to")
+    option("--name", default="gateway", help="of this process, for people")
     option("--http-address", default="127.0.0.1", help="an address, or unix:PATH")
     option("--http-port", type=int, default=8000)
     option("--http-fd", type=int, action="append", help="inherited listening socket; repeatable")

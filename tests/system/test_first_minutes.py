@@ -31,6 +31,7 @@ class Person:
             **os.environ,
             "PYTHONPATH": str(ROOT / "src"),
             "NAIAD_RUN_DIR": str(self.run_dir),
+            "NAIAD_HTTP_PORT": "0",  # 8000 may be somebody else's
         }
 
     def types(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,145 @@
+"""The ports of `naiad serve`: its options for gateways, and the sockets that these inherit.
+
+The sockets are made before anything is started: a taken port is known at once, and connections are
+taken from the first moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import click
+
+from naiad.cli.exit_codes import ExitCode
+from naiad.cli.failure import CommandFailed
+from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening
+
+HTTP_PORT: Final = 8000
+HTTP_ADDRESS: Final = "127.0.0.1"
+GATEWAYS_MAX: Final = 64
+OFF: Final = "off"
+PORT_VARIABLE: Final = "NAIAD_HTTP_PORT"
+_WISHES: Final = click.Choice(["auto", "true", "false"])
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def options(command: F) -> F:
+    """Adds the options of the front door to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+_OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
+    click.option(
+        "--http-port",
+        default=str(HTTP_PORT),
+        envvar=PORT_VARIABLE,
+        metavar="PORT|off",
+        help=f"For KServe v2 over HTTP; 0: any free one; default: {HTTP_PORT}.",
+    ),
+    click.option(
+        "--http-address",
+        default=HTTP_ADDRESS,
+        metavar="ADDRESS",
+        help=f"0.0.0.0 for all, or unix:PATH; default: {HTTP_ADDRESS}.",
+    ),
+    click.option(
+        "--gateways",
+        type=click.IntRange(1, GATEWAYS_MAX),
+        default=1,
+        help="Processes that speak HTTP, on one port; default: 1.",
+    ),
+    click.option(
+        "--http-max-input-size",
+        type=click.IntRange(1),
+        metavar="BYTES",
+        help="For JSON and raw or decompressed bodies; default: 64 MiB.",
+    ),
+    click.option(
+        "--http-header-forward-pattern",
+        metavar="REGEX",
+        help="Request headers that become parameters of the request.",
+    ),
+    click.option(
+        "--allow-client-shm",
+        type=_WISHES,
+        default="auto",
+        help="Who may use shared memory through HTTP; auto (default): this machine.",
+    ),
+    click.option(
+        "--allow-management",
+        type=_WISHES,
+        default="auto",
+        help="Who may load and unload through HTTP; auto (default): this machine.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontDoor:
+    """What a supervisor needs to start gateways; none without a port."""
+
+    url: str = ""
+    gateways_count: int = 0
+    arguments: Sequence[str] = ()
+    sockets: Sequence[socket.socket] = field(default=())
+
+    @property
+    def descriptors(self) -> list[int]:
+        return [one.fileno() for one in self.sockets]
+
+    def close(self) -> None:
+        for one in self.sockets:
+            if one.family == socket.AF_UNIX:
+                with contextlib.suppress(OSError):
+                    os.unlink(one.getsockname())
+            one.close()
+
+
+def opened(
+    *,
+    http_port: str,
+    http_address: str,
+    gateways: int,
+    drain_seconds: float,
+    http_max_input_size: int | None,
+    http_header_forward_pattern: str | None,
+    allow_client_shm: str,
+    allow_management: str,
+) -> FrontDoor:
+    """Listen. Raises CommandFailed (PORT) with one sentence when that is not possible."""
+    if http_port == OFF:
+        return FrontDoor()
+    port = int(http_port) if http_port.isascii() and http_port.isdecimal() else -1
+    if not 0 <= port <= 65535:
+        raise click.UsageError(
+            f"--http-port: expected a port (0 to 65535) or off, got {http_port!r}"
+        )
+    try:
+        one = listening(http_address, port, what="--http-port")
+    except ListenFailed as fault:
+        raise CommandFailed(str(fault), ExitCode.PORT) from fault
+    arguments = [
+        f"--drain-seconds={drain_seconds}",
+        f"--allow-client-shm={allow_client_shm}",
+        f"--allow-management={allow_management}",
+    ]
+    if http_max_input_size is not None:
+        arguments.append(f"--http-max-input-size={http_max_input_size}")
+    if http_header_forward_pattern:
+        arguments.append(f"--http-header-forward-pattern={http_header_forward_pattern}")
+    return FrontDoor(_url(http_address, one), gateways, arguments, (one,))
+
+
+def _url(address: str, one: socket.socket) -> str:
+    if address.startswith(UNIX_PREFIX):
+        return address
+    host, port = one.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
