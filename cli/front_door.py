@@ -17,13 +17,15 @@ import click
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
-from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening
+from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening, reserved
 
 HTTP_PORT: Final = 8000
 HTTP_ADDRESS: Final = "127.0.0.1"
 GATEWAYS_MAX: Final = 64
 OFF: Final = "off"
 PORT_VARIABLE: Final = "NAIAD_HTTP_PORT"
+GRPC_PORT: Final = 8001
+GRPC_PORT_VARIABLE: Final = "NAIAD_GRPC_PORT"
 _WISHES: Final = click.Choice(["auto", "true", "false"])
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,7 +44,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         default=str(HTTP_PORT),
         envvar=PORT_VARIABLE,
         metavar="PORT|off",
-        help=f"For KServe v2 over HTTP; 0: any free one; default: {HTTP_PORT}.",
+        help=f"KServe v2 over HTTP; default: {HTTP_PORT}.",
     ),
     click.option(
         "--http-address",
@@ -51,10 +53,22 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         help=f"0.0.0.0 for all, or unix:PATH; default: {HTTP_ADDRESS}.",
     ),
     click.option(
+        "--grpc-port",
+        default=str(GRPC_PORT),
+        envvar=GRPC_PORT_VARIABLE,
+        metavar="PORT|off",
+        help=f"The same over gRPC; default: {GRPC_PORT}.",
+    ),
+    click.option(
+        "--grpc-address",
+        metavar="ADDRESS",
+        hidden=True,  # rarely wanted, and --help is to fit a screen; in docs/grpc.md
+    ),
+    click.option(
         "--gateways",
         type=click.IntRange(1, GATEWAYS_MAX),
         default=1,
-        help="Processes that speak HTTP, on one port; default: 1.",
+        help="Processes for both ports; default: 1.",
     ),
     click.option(
         "--http-max-input-size",
@@ -65,19 +79,19 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     click.option(
         "--http-header-forward-pattern",
         metavar="REGEX",
-        help="Request headers that become parameters of the request.",
+        help="Headers that become parameters of requests.",
     ),
     click.option(
         "--allow-client-shm",
         type=_WISHES,
         default="auto",
-        help="Who may use shared memory through HTTP; auto (default): this machine.",
+        help="Who may use shared memory through a gateway; auto (default): this machine.",
     ),
     click.option(
         "--allow-management",
         type=_WISHES,
         default="auto",
-        help="Who may load and unload through HTTP; auto (default): this machine.",
+        help="Who may load and unload through a gateway; auto (default): this machine.",
     ),
 )
 
@@ -87,16 +101,20 @@ class FrontDoor:
     """What a supervisor needs to start gateways; none without a port."""
 
     url: str = ""
+    grpc_target: str = ""
     gateways_count: int = 0
     arguments: Sequence[str] = ()
     sockets: Sequence[socket.socket] = field(default=())
+    """That gateways inherit."""
+    kept: Sequence[socket.socket] = field(default=())
+    """That keep a port for the gateways' own."""
 
     @property
     def descriptors(self) -> list[int]:
         return [one.fileno() for one in self.sockets]
 
     def close(self) -> None:
-        for one in self.sockets:
+        for one in (*self.sockets, *self.kept):
             if one.family == socket.AF_UNIX:
                 with contextlib.suppress(OSError):
                     os.unlink(one.getsockname())
@@ -107,6 +125,8 @@ def opened(
     *,
     http_port: str,
     http_address: str,
+    grpc_port: str,
+    grpc_address: str | None,
     gateways: int,
     drain_seconds: float,
     http_max_input_size: int | None,
@@ -115,17 +135,6 @@ def opened(
     allow_management: str,
 ) -> FrontDoor:
     """Listen. Raises CommandFailed (PORT) with one sentence when that is not possible."""
-    if http_port == OFF:
-        return FrontDoor()
-    port = int(http_port) if http_port.isascii() and http_port.isdecimal() else -1
-    if not 0 <= port <= 65535:
-        raise click.UsageError(
-            f"--http-port: expected a port (0 to 65535) or off, got {http_port!r}"
-        )
-    try:
-        one = listening(http_address, port, what="--http-port")
-    except ListenFailed as fault:
-        raise CommandFailed(str(fault), ExitCode.PORT) from fault
     arguments = [
         f"--drain-seconds={drain_seconds}",
         f"--allow-client-shm={allow_client_shm}",
@@ -135,7 +144,37 @@ def opened(
         arguments.append(f"--http-max-input-size={http_max_input_size}")
     if http_header_forward_pattern:
         arguments.append(f"--http-header-forward-pattern={http_header_forward_pattern}")
-    return FrontDoor(_url(http_address, one), gateways, arguments, (one,))
+    sockets: list[socket.socket] = []
+    kept: list[socket.socket] = []
+    url = grpc_target = ""
+    try:
+        if http_port != OFF:
+            number = _port("--http-port", http_port)
+            sockets.append(listening(http_address, number, what="--http-port"))
+            url = _url(http_address, sockets[0])
+        else:
+            arguments.append("--no-http")
+        if grpc_port != OFF:
+            number = _port("--grpc-port", grpc_port)
+            is_unix = http_address.startswith(UNIX_PREFIX)
+            host = grpc_address or (HTTP_ADDRESS if is_unix else http_address)
+            kept.append(reserved(host, number, what="--grpc-port"))
+            grpc_target = _url(host, kept[0]).removeprefix("http://")
+            number = kept[0].getsockname()[1]
+            arguments += [f"--grpc-address={host}", f"--grpc-port={number}", "--reuse-port"]
+    except ListenFailed as fault:
+        FrontDoor(sockets=sockets, kept=kept).close()
+        raise CommandFailed(str(fault), ExitCode.PORT) from fault
+    if not sockets and not kept:
+        return FrontDoor()
+    return FrontDoor(url, grpc_target, gateways, arguments, sockets, kept)
+
+
+def _port(option: str, given: str) -> int:
+    port = int(given) if given.isascii() and given.isdecimal() else -1
+    if not 0 <= port <= 65535:
+        raise click.UsageError(f"{option}: expected a port (0 to 65535) or off, got {given!r}")
+    return port
 
 
 def _url(address: str, one: socket.socket) -> str:

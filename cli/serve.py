@@ -69,12 +69,12 @@ def serve(
     on_missing_gpu: OnMissingGpu,
     spares: int,
     drain_seconds: float,
-    **http: Any,
+    **ports: Any,
 ) -> ExitCode:
     """Serve every model of the folders REPOSITORY until Ctrl-C.
 
     A broker process queues requests; each model instance gets a process of its own, which is
-    replaced when it dies. Gateway processes speak HTTP (KServe v2, as Triton does).
+    replaced when it dies. Gateway processes speak HTTP and gRPC (KServe v2, as Triton does).
     """
     where = run_dir.located(folder, name)
     settings = Settings(
@@ -92,7 +92,7 @@ def serve(
         raise click.UsageError("; ".join(faults))
     run_dir.prepare(where)
     lock = run_dir.lock(where)
-    door = front_door.opened(drain_seconds=drain_seconds, **http)
+    door = front_door.opened(drain_seconds=drain_seconds, **ports)
     # A killed server left them; this one is told anew what to serve.
     forget_state(where)
     cleanup(where, name)
@@ -113,6 +113,8 @@ def serve(
     )
     if door.url:
         notices.show(f"HTTP on {door.url}")
+    if door.grpc_target:
+        notices.show(f"gRPC on {door.grpc_target}")
     supervisor = Supervisor(plan, log, show)
     try:
         code = supervisor.run()

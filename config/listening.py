@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 import stat
-from typing import Final
+from typing import Any, Final
 
 BACKLOG: Final = 1024
 """Connections that the kernel holds until they are accepted."""
@@ -32,12 +32,8 @@ def listening(address: str, port: int, *, what: str, reuse_port: bool = False) -
     """
     if address.startswith(UNIX_PREFIX):
         return _unix(address.removeprefix(UNIX_PREFIX))
-    try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, place = found[0]
-        out = socket.socket(family, kind, protocol)
-    except OSError as fault:
-        raise ListenFailed(f"cannot listen on {address}: {fault.strerror or fault}") from fault
+    family, kind, protocol, _, place = _resolved(address, port)
+    out = socket.socket(family, kind, protocol)
     try:
         out.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuse_port:
@@ -51,6 +47,36 @@ def listening(address: str, port: int, *, what: str, reuse_port: bool = False) -
         out.close()
         raise ListenFailed(_bind_fault(address, port, what, fault)) from fault
     return out
+
+
+def reserved(address: str, port: int, *, what: str) -> socket.socket:
+    """A socket that keeps a port for processes that listen on it with SO_REUSEPORT themselves.
+
+    It does not listen. Raises ListenFailed, also when another user of SO_REUSEPORT has the port:
+    two servers on one would answer each other's clients.
+    """
+    family, _, _, _, place = _resolved(address, port)
+    out = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Without SO_REUSEPORT it cannot be bound beside anybody.
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+        out.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        out.bind(place)
+    except OSError as fault:
+        out.close()
+        raise ListenFailed(_bind_fault(address, port, what, fault)) from fault
+    return out
+
+
+def _resolved(address: str, port: int) -> tuple[Any, ...]:
+    try:
+        return socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as fault:
+        raise ListenFailed(f"cannot listen on {address}: {fault.strerror or fault}") from fault
 
 
 def _bind_fault(address: str, port: int, what: str, fault: OSError) -> str:

@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     option("--name", default="gateway", help="of this process, for people")
     option("--http-address", default="127.0.0.1", help="an address, or unix:PATH")
     option("--http-port", type=int, default=8000)
+    option("--no-http", action="store_true", help="gRPC alone")
     option("--http-fd", type=int, action="append", help="inherited listening socket; repeatable")
     option("--reuse-port", action="store_true", help="share the port with other gateways")
     option("--http-max-input-size", type=int, default=Limits().input_bytes_max, metavar="BYTES")
@@ -145,7 +146,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
-        if options.http_fd:
+        if options.no_http:
+            sockets = []
+        elif options.http_fd:
             sockets = [socket.socket(fileno=descriptor) for descriptor in options.http_fd]
         else:
             sockets = [

@@ -80,6 +80,14 @@ class Server:
             raise self._failed('speaks no HTTP; serve(..., arguments=["--http-port", "0"])')
         return found[1]
 
+    @property
+    def grpc_target(self) -> str:
+        """Where it speaks gRPC: "127.0.0.1:PORT"; its gateway may not listen yet."""
+        found = re.search(r"^gRPC on (\S+)$", self.log, re.MULTILINE)
+        if found is None:
+            raise self._failed('speaks no gRPC; serve(..., arguments=["--grpc-port", "0"])')
+        return found[1]
+
     def wait_ready(self, seconds: float = READY_SECONDS_MAX) -> None:
         """Until it listens. Raises ServerFailed when it ends before or takes longer."""
         end = time.monotonic() + seconds
@@ -129,8 +137,8 @@ def serve(
 
     Args:
         repository: the folder with the models.
-        arguments: further ones for `naiad serve`, e.g. ["--control-mode", "explicit"]; HTTP is off
-            unless they say otherwise, and ["--http-port", "0"] takes any free port.
+        arguments: further ones for `naiad serve`, e.g. ["--control-mode", "explicit"]; HTTP and
+            gRPC are off unless they say otherwise; ["--http-port", "0"] takes any free port.
         ready_seconds: how long the models may take to load.
         environment: variables in addition to those of this process.
 
@@ -140,8 +148,9 @@ def serve(
     name = f"test-{secrets.token_hex(4)}"
     run_dir = Path(tempfile.mkdtemp(prefix=f"naiad-{name}-"))
     command = [sys.executable, "-m", "naiad", "serve", os.fspath(repository)]
-    # Without HTTP unless it is asked for: tests that run side by side must not fight for a port.
-    command += ["--run-dir", str(run_dir), "--name", name, "--http-port", "off", *arguments]
+    # Without ports unless they are asked for: tests that run side by side must not fight for them.
+    command += ["--run-dir", str(run_dir), "--name", name]
+    command += ["--http-port", "off", "--grpc-port", "off", *arguments]
     with (run_dir / "test.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(environment)

@@ -11,19 +11,19 @@ import pytest
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
-from support.grpc_listener import Listener
 from support.grpc_models import floats
+from support.waiting import wait_until
 
 
-def run(listener: Listener, work: Callable[[Any], Awaitable[None]]) -> None:
+def run(target: str, work: Callable[[Any], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with triton.InferenceServerClient(listener.target) as client:
+        async with triton.InferenceServerClient(target) as client:
             await work(client)
 
     asyncio.run(main())
 
 
-def test_queries(listener: Listener) -> None:
+def test_queries(target: str) -> None:
     async def work(client: Any) -> None:
         assert await client.is_server_live()
         assert await client.is_server_ready()
@@ -43,10 +43,10 @@ def test_queries(listener: Listener) -> None:
             with pytest.raises(InferenceServerException, match="UNIMPLEMENTED"):
                 await ask()
 
-    run(listener, work)
+    run(target, work)
 
 
-def test_load_and_unload(listener: Listener) -> None:
+def test_load_and_unload(target: str) -> None:
     async def work(client: Any) -> None:
         config = (await client.get_model_config("echo_uint16", as_json=True))["config"]
         await client.unload_model("echo_uint16")
@@ -54,36 +54,34 @@ def test_load_and_unload(listener: Listener) -> None:
         await client.load_model("echo_uint16", config=json.dumps(config))
         assert await client.is_model_ready("echo_uint16")
 
-    run(listener, work)
+    run(target, work)
 
 
-def test_many_at_once(listener: Listener) -> None:
+def test_many_at_once(target: str) -> None:
     async def work(client: Any) -> None:
         results = await asyncio.gather(
             *[client.infer("echo_fp32", floats(value)) for value in range(200)]
         )
         assert [float(one.as_numpy("OUTPUT0")[0]) for one in results] == list(range(200))
 
-    run(listener, work)
+    run(target, work)
 
 
-def test_a_cancelled_call(listener: Listener) -> None:
+def test_a_cancelled_call(target: str, under_way: Callable[[], int]) -> None:
     async def work(client: Any) -> None:
         call = asyncio.create_task(
             client.infer("echo_fp32", floats(1), parameters={"sleep_ms": 60_000})
         )
-        while listener.plane.in_flight == 0:
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(wait_until, lambda: under_way() == 1, "the request under way")
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        while listener.plane.in_flight:
-            await asyncio.sleep(0.005)
 
-    run(listener, lambda client: asyncio.wait_for(work(client), 15))
+    run(target, work)
+    wait_until(lambda: under_way() == 0, "the request gone")
 
 
-def test_a_stream(listener: Listener) -> None:
+def test_a_stream(target: str) -> None:
     async def requests() -> AsyncIterator[dict[str, Any]]:
         yield {"model_name": "echo_fp32", "inputs": floats(1)}
         yield {"model_name": "nobody", "inputs": floats(2)}
@@ -97,4 +95,4 @@ def test_a_stream(listener: Listener) -> None:
         assert "'nobody' is not found" in str(found[1])
         assert found[2] == 3
 
-    run(listener, lambda client: asyncio.wait_for(work(client), 15))
+    run(target, lambda client: asyncio.wait_for(work(client), 15))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from support.grpc_listener import Listener
 from support.grpc_models import DATATYPES, FINAL, floats, tensor
 from support.waiting import wait_until
 
@@ -46,8 +45,8 @@ class Stream:
 
 
 @pytest.fixture
-def stream(listener: Listener) -> Iterator[Stream]:
-    stream = Stream(listener.target)
+def stream(target: str) -> Iterator[Stream]:
+    stream = Stream(target)
     yield stream
     stream.client.stop_stream(cancel_requests=True)
     stream.client.close()
@@ -96,8 +95,8 @@ def test_an_error_is_an_item_and_the_stream_goes_on(stream: Stream) -> None:
     assert stream.values(1) == [4]
 
 
-def test_who_asks_for_a_status_gets_one(listener: Listener) -> None:
-    stream = Stream(listener.target, headers={"triton_grpc_error": "true"})
+def test_who_asks_for_a_status_gets_one(target: str) -> None:
+    stream = Stream(target, headers={"triton_grpc_error": "true"})
     stream.ask(1)
     assert stream.values(1) == [1]
     stream.ask(2, model="nobody")
@@ -111,8 +110,8 @@ def test_who_asks_for_a_status_gets_one(listener: Listener) -> None:
     stream.client.close()
 
 
-def test_a_half_closed_stream_still_gets_its_answers(listener: Listener) -> None:
-    stream = Stream(listener.target)
+def test_a_half_closed_stream_still_gets_its_answers(target: str) -> None:
+    stream = Stream(target)
     stream.ask(1, parameters={"sleep_ms": 300})
     stream.ask(2)
 
@@ -122,16 +121,18 @@ def test_a_half_closed_stream_still_gets_its_answers(listener: Listener) -> None
     stream.client.close()
 
 
-def test_cancelling_a_stream_cancels_all_of_it(listener: Listener, client: Any) -> None:
-    stream = Stream(listener.target)
+def test_cancelling_a_stream_cancels_all_of_it(
+    target: str, client: Any, under_way: Callable[[], int]
+) -> None:
+    stream = Stream(target)
     for value in range(20):
         stream.ask(value, parameters={"sleep_ms": 60_000})
-    wait_until(lambda: listener.plane.in_flight == 20, "all requests under way")
+    wait_until(lambda: under_way() == 20, "all requests under way")
 
     stream.client.stop_stream(cancel_requests=True)
     stream.client.close()
 
-    wait_until(lambda: listener.plane.in_flight == 0, "all requests cancelled")
+    wait_until(lambda: under_way() == 0, "all requests cancelled")
     assert client.infer("echo_fp32", floats(5)).as_numpy("OUTPUT0").tolist() == [5]
 
 
