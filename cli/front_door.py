@@ -17,7 +17,7 @@ import click
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
-from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening, reserved
+from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening
 
 HTTP_PORT: Final = 8000
 HTTP_ADDRESS: Final = "127.0.0.1"
@@ -104,17 +104,19 @@ class FrontDoor:
     grpc_target: str = ""
     gateways_count: int = 0
     arguments: Sequence[str] = ()
-    sockets: Sequence[socket.socket] = field(default=())
-    """That gateways inherit."""
-    kept: Sequence[socket.socket] = field(default=())
-    """That keep a port for the gateways' own."""
+    http: Sequence[socket.socket] = field(default=())
+    grpc: Sequence[socket.socket] = field(default=())
 
     @property
-    def descriptors(self) -> list[int]:
-        return [one.fileno() for one in self.sockets]
+    def descriptors(self) -> dict[str, list[int]]:
+        """What gateways inherit, by the option that says so."""
+        return {
+            "--http-fd": [one.fileno() for one in self.http],
+            "--grpc-fd": [one.fileno() for one in self.grpc],
+        }
 
     def close(self) -> None:
-        for one in (*self.sockets, *self.kept):
+        for one in (*self.http, *self.grpc):
             if one.family == socket.AF_UNIX:
                 with contextlib.suppress(OSError):
                     os.unlink(one.getsockname())
@@ -144,30 +146,29 @@ def opened(
         arguments.append(f"--http-max-input-size={http_max_input_size}")
     if http_header_forward_pattern:
         arguments.append(f"--http-header-forward-pattern={http_header_forward_pattern}")
-    sockets: list[socket.socket] = []
-    kept: list[socket.socket] = []
+    http: list[socket.socket] = []
+    grpc: list[socket.socket] = []
     url = grpc_target = ""
     try:
         if http_port != OFF:
             number = _port("--http-port", http_port)
-            sockets.append(listening(http_address, number, what="--http-port"))
-            url = _url(http_address, sockets[0])
+            http.append(listening(http_address, number, what="--http-port"))
+            url = _url(http_address, http[0])
         else:
             arguments.append("--no-http")
         if grpc_port != OFF:
             number = _port("--grpc-port", grpc_port)
             is_unix = http_address.startswith(UNIX_PREFIX)
             host = grpc_address or (HTTP_ADDRESS if is_unix else http_address)
-            kept.append(reserved(host, number, what="--grpc-port"))
-            grpc_target = _url(host, kept[0]).removeprefix("http://")
-            number = kept[0].getsockname()[1]
-            arguments += [f"--grpc-address={host}", f"--grpc-port={number}", "--reuse-port"]
+            one = listening(host, number, what="--grpc-port")
+            grpc.append(one)
+            grpc_target = _url(host, one).removeprefix("http://")
     except ListenFailed as fault:
-        FrontDoor(sockets=sockets, kept=kept).close()
+        FrontDoor(http=http, grpc=grpc).close()
         raise CommandFailed(str(fault), ExitCode.PORT) from fault
-    if not sockets and not kept:
+    if not http and not grpc:
         return FrontDoor()
-    return FrontDoor(url, grpc_target, gateways, arguments, sockets, kept)
+    return FrontDoor(url, grpc_target, gateways, arguments, http, grpc)
 
 
 def _port(option: str, given: str) -> int:

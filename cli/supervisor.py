@@ -20,8 +20,8 @@ from __future__ import annotations
 import selectors
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -70,8 +70,8 @@ class Plan:
     worker_module: str = "naiad.worker"
     gateways_count: int = 0
     gateway_arguments: Sequence[str] = ()
-    gateway_descriptors: Sequence[int] = ()
-    """Listening sockets that every gateway inherits."""
+    gateway_descriptors: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Listening sockets that every gateway inherits, by the option that tells it."""
     gateway_module: str = "naiad.gateway"
 
 
@@ -204,9 +204,12 @@ class Supervisor:
     def _start_gateway(self, name: str) -> None:
         plan = self._plan
         arguments = ["--run-dir", plan.run_dir, "--name", name, *plan.gateway_arguments]
-        arguments += [f"--http-fd={number}" for number in plan.gateway_descriptors]
+        inherited: list[int] = []
+        for option, numbers in plan.gateway_descriptors.items():
+            inherited += numbers
+            arguments += [f"{option}={number}" for number in numbers]
         try:
-            child = Child.start(name, plan.gateway_module, arguments, plan.gateway_descriptors)
+            child = Child.start(name, plan.gateway_module, arguments, inherited)
         except OSError as error:
             delay_ns = self._gateway_slots.exited(name, time.monotonic_ns(), is_early=True)
             self._log.event(f"cannot start {name}: {error}; next try in {delay_ns / NS:g} s")

@@ -49,32 +49,11 @@ def listening(address: str, port: int, *, what: str, reuse_port: bool = False) -
     return out
 
 
-def reserved(address: str, port: int, *, what: str) -> socket.socket:
-    """A socket that keeps a port for processes that listen on it with SO_REUSEPORT themselves.
-
-    It does not listen. Raises ListenFailed, also when another user of SO_REUSEPORT has the port:
-    two servers on one would answer each other's clients.
-    """
-    family, _, _, _, place = _resolved(address, port)
-    out = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        # Without SO_REUSEPORT it cannot be bound beside anybody.
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
-        out.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        out.bind(place)
-    except OSError as fault:
-        out.close()
-        raise ListenFailed(_bind_fault(address, port, what, fault)) from fault
-    return out
-
-
 def _resolved(address: str, port: int) -> tuple[Any, ...]:
     try:
-        return socket.getaddrinfo(
-            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        return socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
     except OSError as fault:
         raise ListenFailed(f"cannot listen on {address}: {fault.strerror or fault}") from fault
 

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from naiad.client.aio import AsyncClient
 from naiad.config.listening import ListenFailed, listening
@@ -37,6 +37,13 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+class Ports(NamedTuple):
+    """Sockets that listen."""
+
+    http: list[socket.socket]
+    grpc: list[socket.socket]
+
+
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(prog="naiad gateway", description=__doc__, allow_abbrev=False)
     option = out.add_argument
@@ -52,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     option("--allow-client-shm", choices=WISHES, default="auto", help="auto: this machine alone")
     option("--allow-management", choices=WISHES, default="auto", help="auto: this machine alone")
     option("--grpc-port", type=int, help="listen for gRPC too; without this option, not")
+    option("--grpc-fd", type=int, action="append", help="inherited listening socket; repeatable")
     option("--grpc-address", help="an address, or unix:PATH; default: that of HTTP")
     option("--grpc-header-forward-pattern", default="", metavar="REGEX")
     option("--grpc-use-ssl", action="store_true", help="TLS, with the certificate and key below")
@@ -64,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     return out
 
 
-async def serve(options: argparse.Namespace, sockets: list[socket.socket]) -> ExitCode:
+async def serve(options: argparse.Namespace, ports: Ports) -> ExitCode:
     """Serve until a signal comes. Raises ListenFailed."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
@@ -80,9 +88,9 @@ async def serve(options: argparse.Namespace, sockets: list[socket.socket]) -> Ex
     plane = Plane(client, limits)
     access = Access(client_shm=options.allow_client_shm, management=options.allow_management)
     app = HttpApp(plane, access, options.http_header_forward_pattern)
-    server = HttpServer(plane, app, sockets)
+    server = HttpServer(plane, app, ports.http)
     try:
-        grpc = await grpc_server(plane, access, options)
+        grpc = await grpc_server(plane, access, options, ports.grpc)
     except ListenFailed:
         await plane.close()
         raise
@@ -99,26 +107,25 @@ async def serve(options: argparse.Namespace, sockets: list[socket.socket]) -> Ex
         task.cancel()
     server.close()
     for one in grpc:
-        await one.close()
+        one.close()
     await plane.close()
     return code
 
 
 async def grpc_server(
-    plane: Plane, access: Access, options: argparse.Namespace
+    plane: Plane, access: Access, options: argparse.Namespace, sockets: list[socket.socket]
 ) -> tuple[GrpcServer, ...]:
-    """The gRPC listener, listening, or none if it is not asked for. Raises ListenFailed."""
-    if options.grpc_port is None:
+    """The gRPC listener, or none without a socket for it. Raises ListenFailed."""
+    if not sockets:
         return ()
-    # Only here: the gRPC library takes 20 MB and a tenth of a second.
+    # Only here: protobuf takes 10 MB and a tenth of a second.
     from naiad.gateway.grpc_server import GrpcServer, Options
-    from naiad.gateway.grpc_tls import credentials
+    from naiad.gateway.grpc_tls import tls_context
     from naiad.gateway.phase import Phase
 
     wanted = Options(
-        shares_port=options.reuse_port,
         header_pattern=options.grpc_header_forward_pattern,
-        credentials=credentials(
+        tls=tls_context(
             is_wanted=options.grpc_use_ssl or options.grpc_use_ssl_mutual,
             is_mutual=options.grpc_use_ssl_mutual,
             certificate=options.grpc_server_cert,
@@ -126,40 +133,41 @@ async def grpc_server(
             root=options.grpc_root_cert,
         ),
     )
-    server = GrpcServer(plane, Phase(), access, wanted)
-    await server.start(options.grpc_address or options.http_address, options.grpc_port)
+    server = GrpcServer(plane, Phase(), access, sockets, wanted)
+    await server.start()
     return (server,)
 
 
-def run(options: argparse.Namespace, sockets: list[socket.socket]) -> ExitCode:
+def run(options: argparse.Namespace, ports: Ports) -> ExitCode:
     """With uvloop where there is one: half the CPU per request."""
     try:
         import uvloop
     except ImportError:
         LOG.info("uvloop is not installed; requests cost more without it")
-        return asyncio.run(serve(options, sockets))
+        return asyncio.run(serve(options, ports))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(options, sockets))
+        return runner.run(serve(options, ports))
+
+
+def opened(options: argparse.Namespace) -> Ports:
+    """The listening sockets, inherited or made here. Raises ListenFailed."""
+    http = [socket.socket(fileno=descriptor) for descriptor in options.http_fd or ()]
+    grpc = [socket.socket(fileno=descriptor) for descriptor in options.grpc_fd or ()]
+    shared = options.reuse_port
+    if not http and not options.no_http:
+        where = (options.http_address, options.http_port)
+        http.append(listening(*where, what="--http-port", reuse_port=shared))
+    if not grpc and options.grpc_port is not None:
+        where = (options.grpc_address or options.http_address, options.grpc_port)
+        grpc.append(listening(*where, what="--grpc-port", reuse_port=shared))
+    return Ports(http, grpc)
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
-        if options.no_http:
-            sockets = []
-        elif options.http_fd:
-            sockets = [socket.socket(fileno=descriptor) for descriptor in options.http_fd]
-        else:
-            sockets = [
-                listening(
-                    options.http_address,
-                    options.http_port,
-                    what="--http-port",
-                    reuse_port=options.reuse_port,
-                )
-            ]
-        return run(options, sockets)
+        return run(options, opened(options))
     except ListenFailed as fault:
         print(f"naiad gateway: {fault}", file=sys.stderr)
         return ExitCode.LISTEN_FAILED

@@ -1,6 +1,6 @@
 """The methods of GRPCInferenceService over the plane: bytes of a request to bytes of its response.
 
-Knows no gRPC library: a server gives it messages and who sent them. Holds no rules of models; what
+Knows no transport: a server gives it messages and who sent them. Holds no rules of models; what
 is refused here is what this release does not have, and what may not be asked from where.
 """
 
@@ -83,12 +83,11 @@ class Service:
     async def model_infer(self, data: bytes, caller: Caller) -> bytes:
         """ModelInferRequest to ModelInferResponse. Cancelling cancels the request everywhere."""
         self._phase.check_open()
-        budget = self._plane.budget
-        budget.take(len(data))
-        try:
-            return encoded_answer(await self._plane.infer(call_of(data, caller)))
-        finally:
-            budget.give(len(data))
+        return encoded_answer(await self._plane.infer(call_of(data, caller)))
+
+    def check_open(self) -> None:
+        """Raises Unavailable (draining) when nothing new is taken."""
+        self._phase.check_open()
 
     # --- health and metadata ---------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import uvloop
 
 from naiad.client.aio import AsyncClient
+from naiad.config.listening import UNIX_PREFIX, listening
 from naiad.gateway.grpc_server import GrpcServer, Options
 from naiad.gateway.http_app import Access
 from naiad.gateway.limits import Limits
@@ -52,8 +53,11 @@ class Listener:
         client = AsyncClient(run_dir, role="gateway", on_full="raise")
         self.plane = Plane(client, limits)
         self.phase = Phase()
-        self.server = GrpcServer(self.plane, self.phase, access, options)
-        self.port = await self.server.start(self._address, 0)
+        one = listening(self._address, 0, what="port")
+        if not self._address.startswith(UNIX_PREFIX):
+            self.port = one.getsockname()[1]
+        self.server = GrpcServer(self.plane, self.phase, access, [one], options)
+        await self.server.start()
 
     def call(self, work: Coroutine[Any, Any, Any], seconds: float = START_SECONDS) -> Any:
         """Run something in the listener's thread."""
@@ -61,7 +65,7 @@ class Listener:
 
     def close(self) -> None:
         """Stop it and check that nothing was forgotten."""
-        self.call(self.server.close(), STOP_SECONDS)
+        self._loop.call_soon_threadsafe(self.server.close)
         self.call(self._settled(), STOP_SECONDS)
         assert self.plane.in_flight == 0
         assert self.plane.budget.bytes == 0

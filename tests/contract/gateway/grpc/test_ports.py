@@ -1,10 +1,9 @@
-"""The gRPC port of `naiad serve`: reserved by the supervisor, shared by its gateways."""
+"""The gRPC port of `naiad serve`: its supervisor listens, and its gateways inherit the socket."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 from typing import Any
 
 import grpc
@@ -12,7 +11,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from naiad.config.listening import ListenFailed, reserved
+from naiad.config.listening import listening
 from naiad.testing.server import ServerFailed, serve
 from support.grpc_models import floats
 from support.models import add_echo
@@ -21,25 +20,11 @@ from support.waiting import wait_until
 PATIENCE_S = 20
 
 
-def test_a_reserved_port_is_for_those_who_share_it() -> None:
-    with reserved("127.0.0.1", 0, what="--grpc-port") as keeper:
-        port = keeper.getsockname()[1]
-        with socket.socket() as gateway:
-            gateway.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            gateway.bind(("127.0.0.1", port))
-            gateway.listen()
-
-            with pytest.raises(ListenFailed, match=f"port {port} .* --grpc-port"):
-                reserved("127.0.0.1", port, what="--grpc-port")
-        with pytest.raises(ListenFailed):
-            reserved("127.0.0.1", port, what="--grpc-port")
-
-
 def test_a_second_server_does_not_share_the_first_ones_port(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     repository = tmp_path_factory.mktemp("repository")
-    with reserved("127.0.0.1", 0, what="--grpc-port") as keeper:
+    with listening("127.0.0.1", 0, what="--grpc-port") as keeper:
         port = str(keeper.getsockname()[1])
         add_echo(repository, "echo_fp32", "FP32 -1")
 
