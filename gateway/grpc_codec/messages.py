@@ -39,6 +39,8 @@ class Assembler:
             self._pieces.append(bytes(data))
             if self.held_bytes < self._missing:
                 return []
+            if self.held_bytes == self._missing and len(self._pieces[0]) > PREFIX_BYTES:
+                return [self._whole()]
             data = memoryview(b"".join(self._pieces))
             self._pieces.clear()
         found = []
@@ -66,6 +68,13 @@ class Assembler:
         if rest:
             self._pieces.append(bytes(rest))
         return found
+
+    def _whole(self) -> tuple[bool, bytes]:
+        """The one message that the pieces are, copied once."""
+        first, *others = self._pieces
+        self._pieces = []
+        self._missing, self.held_bytes = PREFIX_BYTES, 0
+        return first[0] == 1, b"".join((memoryview(first)[PREFIX_BYTES:], *others))
 
 
 def framed_head(size: int) -> bytes:

@@ -21,6 +21,10 @@ STREAMS_MAX: Final = 4096
 STREAM_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """What a client may send on a stream before it is told that it may go on."""
 CONNECTION_WINDOW_BYTES: Final = 64 * 1024 * 1024
+DATA_FRAME_BYTES_MAX: Final = 1024 * 1024
+"""Of the content of one frame of a body, which is passed on as it arrives; each costs some CPU."""
+SENT_FRAME_BYTES_MAX: Final = 256 * 1024
+"""Of a frame that is sent, if the client takes so much: others wait behind it."""
 HEADER_BYTES_MAX: Final = 64 * 1024
 """Of one header block, as it travels and decoded."""
 IDLE_FRAMES_MAX: Final = 10_000
@@ -78,6 +82,7 @@ class Connection:
                 {
                     f.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
                     f.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+                    f.MAX_FRAME_SIZE: DATA_FRAME_BYTES_MAX,
                     f.MAX_HEADER_LIST_SIZE: HEADER_BYTES_MAX,
                 }
             ),
@@ -102,6 +107,11 @@ class Connection:
         self._block_flags = 0
         self._send_window = f.WINDOW_AT_FIRST
         self._their_window = f.WINDOW_AT_FIRST
+        self._frame_bytes_max = f.FRAME_BYTES_MAX
+        """Of what the client takes."""
+        self._rest = 0
+        """Of a frame of a body that is passed on as it arrives."""
+        self._rest_stream = self._rest_flags = 0
         self._receive_window = CONNECTION_WINDOW_BYTES
         self._untold = 0
         self._waiting: dict[int, None] = {}
@@ -129,18 +139,35 @@ class Connection:
             self.is_begun = True
             position = len(f.PREFACE)
         view = memoryview(buffer)
-        while end - position >= f.HEAD_BYTES:
-            size = int.from_bytes(buffer[position : position + 3], "big")
-            if size > f.FRAME_BYTES_MAX:
-                raise ConnectionFault(Why.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
+        while position < end:
+            if self._rest:
+                position += self._body(view[position : position + self._rest])
+                continue
             start = position + f.HEAD_BYTES
-            if end - start < size:
+            if start > end:
                 break
+            size = int.from_bytes(buffer[position : position + 3], "big")
             kind, flags = buffer[position + 3], buffer[position + 4]
             stream = int.from_bytes(buffer[position + 5 : start], "big") & f.WINDOW_MAX
+            is_body = kind == f.DATA and size > 0 and not flags & f.PADDED and self._block is None
+            if size > (DATA_FRAME_BYTES_MAX if is_body else HEADER_BYTES_MAX):
+                raise ConnectionFault(Why.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
+            if is_body:
+                self._rest, self._rest_stream, self._rest_flags = size, stream, flags
+                position = start
+                continue
+            if end - start < size:
+                break
             position = start + size
             self._frame(kind, flags, stream, view[start:position])
         self._buffer = buffer[position:]
+
+    def _body(self, content: memoryview) -> int:
+        """Part of a frame of a body; how much of it."""
+        size = len(content)
+        self._rest -= size
+        self._data(0 if self._rest else self._rest_flags, self._rest_stream, content)
+        return size
 
     def _frame(self, kind: int, flags: int, stream: int, content: memoryview) -> None:
         if self._block is not None and (kind != f.CONTINUATION or stream != self._block_stream):
@@ -276,6 +303,10 @@ class Connection:
             value = int.from_bytes(content[start + 2 : start + 6], "big")
             if key == f.INITIAL_WINDOW_SIZE:
                 self._new_window(value)
+            elif key == f.MAX_FRAME_SIZE:
+                if not f.FRAME_BYTES_MAX <= value < 2**24:
+                    self._fault(f"frames of {value} bytes")
+                self._frame_bytes_max = min(value, SENT_FRAME_BYTES_MAX)
         self.out.append(f.frame(f.SETTINGS, f.ACK, 0))
 
     def _new_window(self, size: int) -> None:
@@ -357,7 +388,7 @@ class Connection:
         size = sum(map(len, parts))
         if (
             not known.unsent_bytes
-            and size <= f.FRAME_BYTES_MAX
+            and size <= self._frame_bytes_max
             and size <= known.send_window
             and size <= self._send_window
             and not self._is_held_up
@@ -417,7 +448,7 @@ class Connection:
         if not stream.unsent_bytes or unsent is None:
             return
         while stream.unsent_bytes:
-            room = min(stream.send_window, self._send_window, f.FRAME_BYTES_MAX)
+            room = min(stream.send_window, self._send_window, self._frame_bytes_max)
             if room <= 0 or self._is_held_up:
                 if stream.send_window > 0:
                     self._waiting[number] = None

@@ -8,7 +8,7 @@ from typing import Final
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES: Final = 9
 FRAME_BYTES_MAX: Final = 16_384
-"""Of a frame's content: what every peer takes, and all that is taken here."""
+"""Of a frame's content, as every peer takes it."""
 WINDOW_MAX: Final = 2**31 - 1
 WINDOW_AT_FIRST: Final = 65_535
 
