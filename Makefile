@@ -4,13 +4,14 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo serve test check soak clean
+.PHONY: help setup demo serve test check soak conformance clean
 
 help:
 	@echo "make demo    set up the example models, serve them, ask each a question, stop   (start here)"
 	@echo "make serve   the same server, which stays up; says what to try next"
 	@echo "make test    every check and every test, as CI does it"
 	@echo "make check   ruff, mypy and the import contracts alone"
+	@echo "make conformance   stock tritonclient against a real server"
 	@echo "make soak    the long runs (an hour)"
 	@echo "make setup   only create .venv with all that the others need"
 	@echo "make clean   remove .venv and every cache"
@@ -37,6 +38,10 @@ soak:
 	@scripts/setup dev
 	@.venv/bin/python scripts/setup_models.py
 	@.venv/bin/python -m pytest -m soak
+
+conformance:
+	@scripts/setup dev
+	@.venv/bin/python -m pytest -m conformance tests/conformance
 
 clean:
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info

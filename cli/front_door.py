@@ -79,19 +79,19 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     click.option(
         "--http-header-forward-pattern",
         metavar="REGEX",
-        help="Headers that become parameters of requests.",
+        help="Headers that become parameters.",
     ),
     click.option(
         "--allow-client-shm",
         type=_WISHES,
         default="auto",
-        help="Who may use shared memory through a gateway; auto (default): this machine.",
+        help="Through a gateway; auto (default): this machine.",
     ),
     click.option(
         "--allow-management",
         type=_WISHES,
         default="auto",
-        help="Who may load and unload through a gateway; auto (default): this machine.",
+        help="Likewise for load and unload.",
     ),
 )
 

@@ -23,11 +23,11 @@ from naiad.client.arguments import NO_INPUTS, Inputs, Options, Outputs, parts_of
 from naiad.client.calls import Ask, Calls, Completion
 from naiad.client.control import Json, Operation
 from naiad.client.driver import CONNECT_TIMEOUT_S, Driver, copy_of, over_budget
-from naiad.client.memory import ClientRegion, RegistrationToken, Transport
+from naiad.client.memory import ClientRegion, Placement, RegistrationToken, Transport
 from naiad.client.packing import Request
 from naiad.client.requests import PackedInput, Prepared
 from naiad.client.results import InferResult
-from naiad.protocol.errors import NaiadError, RequestError
+from naiad.protocol.errors import NaiadError, RequestError, Unavailable
 
 _now_ns: Final = time.monotonic_ns
 
@@ -150,7 +150,7 @@ class AsyncClient:
 
     def share(
         self, inputs: tuple[PackedInput, ...]
-    ) -> tuple[tuple[PackedInput, ...], object | None]:
+    ) -> tuple[tuple[PackedInput, ...], Placement | None]:
         """The inputs for `checked`, large ones in shared memory as far as there is any; and what
         keeps that memory alive."""
         bytes_min = self._memory.bytes_min
@@ -291,6 +291,15 @@ class AsyncClient:
         self._turn()
 
     # --- shared memory -------------------------------------------------------------------------
+
+    def region_now(self, size: int) -> ClientRegion | None:
+        """As `region`, without waiting: None when there is no connection yet, or no room."""
+        if not self._memory.is_ready:
+            return None
+        try:
+            return self._memory.allocate(size)
+        except Unavailable:
+            return None
 
     async def region(self, size: int) -> ClientRegion:
         """`size` bytes of shared memory for inputs and outputs of your own placing.

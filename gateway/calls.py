@@ -5,9 +5,9 @@ Owns no bytes: buffers are views of what came over the wire, or of what the serv
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from naiad.client.requests import Buffer
+from naiad.client.requests import Buffer, InferInput
 from naiad.protocol.messages import Parameters, Sequence
 
 ANY_VERSION: Final = -1
@@ -22,13 +22,32 @@ class RegionPart(NamedTuple):
     byte_size: int
 
 
+class Arena(Protocol):
+    """Memory of the gateway's own that workers read: a naiad.client.memory.ClientRegion."""
+
+    def input(
+        self, name: str, datatype: str, shape: tuple[int, ...], offset: int = 0, size: int = -1
+    ) -> InferInput: ...
+
+    @property
+    def view(self) -> memoryview: ...
+
+
+class ArenaPart(NamedTuple):
+    """`byte_size` bytes at `offset` of an arena: received there, and never copied."""
+
+    arena: Arena
+    offset: int
+    byte_size: int
+
+
 class CallInput(NamedTuple):
     """One input: raw bytes in C order as KServe's binary form has them, or where they lie."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: Buffer | RegionPart
+    data: Buffer | RegionPart | ArenaPart
 
 
 class CallOutput(NamedTuple):

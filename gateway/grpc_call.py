@@ -23,9 +23,9 @@ from naiad.gateway.grpc_codec.head import (
 )
 from naiad.gateway.grpc_codec.messages import Assembler, MessageFault, framed_head, inflated
 from naiad.gateway.grpc_codec.status import Status
-from naiad.gateway.grpc_service import Caller, Service, call_of
+from naiad.gateway.grpc_service import Caller, Service, call_of, unexpected
 from naiad.gateway.http2.connection import Connection
-from naiad.gateway.pending import Outcome, Pending, unexpected
+from naiad.gateway.pending import Outcome, Pending
 from naiad.gateway.plane import Plane
 from naiad.protocol.errors import NaiadError
 

@@ -6,6 +6,7 @@ is refused here is what this release does not have, and what may not be asked fr
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, Protocol
@@ -21,9 +22,10 @@ from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.proto import inference_pb2 as pb
 from naiad.protocol.checks import TIMEOUT_US_MAX
-from naiad.protocol.errors import Code, RequestError
+from naiad.protocol.errors import Code, InternalError, RequestError
 from naiad.protocol.messages import Parameters
 
+LOG: Final = logging.getLogger("naiad.gateway")
 EMPTY: Final = b""
 """Every message without fields."""
 
@@ -227,6 +229,12 @@ def call_of(data: bytes, caller: Caller) -> InferCall:
         if left_us <= TIMEOUT_US_MAX and (not call.timeout_us or left_us < call.timeout_us):
             call = call._replace(timeout_us=left_us)
     return call
+
+
+def unexpected(what: str) -> InternalError:
+    """For a fault of our own: what happened is in the log, not in an answer."""
+    LOG.exception("%s failed", what)
+    return InternalError(f"{what} failed inside the gateway; see its log")
 
 
 def _check_regions(caller: Caller) -> None:

@@ -15,8 +15,7 @@ from google.protobuf.message import DecodeError
 
 from naiad.gateway.calls import InferCall
 from naiad.gateway.grpc_codec.answers import encoded_fault, encoded_part
-from naiad.gateway.grpc_service import Caller, call_of
-from naiad.gateway.pending import unexpected
+from naiad.gateway.grpc_service import Caller, call_of, unexpected
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane, draining
 from naiad.gateway.proto.inference_pb2 import ModelInferRequest

@@ -14,8 +14,15 @@ from typing import Any, Final, Literal
 
 from naiad.gateway import http_routes
 from naiad.gateway.http_connection import HttpConnection, Work
-from naiad.gateway.http_infer import Inference, replied
-from naiad.gateway.http_message import EMPTY, HttpRequest, Response, error_response
+from naiad.gateway.http_infer import Inference, InferPlan, replied
+from naiad.gateway.http_message import (
+    EMPTY,
+    BodyPlace,
+    Head,
+    HttpRequest,
+    Response,
+    error_response,
+)
 from naiad.gateway.http_parameters import (
     Json,
     flag_of,
@@ -82,13 +89,18 @@ class HttpApp:
 
     def handle(self, request: HttpRequest, connection: HttpConnection) -> Work | None:
         """Begin a request; the answer goes to the connection."""
+        head = request.head
+        if isinstance(head.plan, InferPlan) and not self.is_exiting:
+            return self._inference.begin(head.plan, request, connection)
         try:
-            route = self._routes.get(request.path)
+            route = self._routes.get(head.path)
             if route is None:
-                route = self._route(request.path)
+                route = self._route(head.path)
             self._check(route, request, connection.is_local)
             if route.name == "infer":
-                return self._inference.begin(route, request, connection)
+                plan = self._inference.plan(route, head)
+                head.plan = plan
+                return self._inference.begin(plan, request, connection)
             given = self._body(route, request)
         except HttpError as fault:
             connection.reply(error_response(fault))
@@ -99,6 +111,13 @@ class HttpApp:
         work = self._handlers[route.name](route, given)
         return asyncio.get_running_loop().create_task(replied(connection, work))
 
+    def place(self, head: Head) -> BodyPlace | None:
+        """Shared memory for the body of a large inference request."""
+        route = self._routes.get(head.path)
+        if route is None or route.name != "infer" or head.method != "POST":
+            return None
+        return self._inference.place(head)
+
     def _route(self, path: bytes) -> Route:
         found = http_routes.find(path)
         if len(self._routes) >= PATHS_KNOWN_MAX:
@@ -108,7 +127,7 @@ class HttpApp:
 
     def _check(self, route: Route, request: HttpRequest, is_local: bool) -> None:
         """Raises HttpError when this request is not for here, or not now."""
-        if request.method not in route.verbs:
+        if request.head.method not in route.verbs:
             allow = (("Allow", ", ".join(route.verbs)),)
             raise HttpError(405, "Method Not Allowed", headers=allow)
         if self.is_exiting:
@@ -117,22 +136,22 @@ class HttpApp:
         if name in http_routes.LOCAL_SHM:
             if route.kind == "system" and not self._access.allows_regions(is_local):
                 raise from_fault(client_shm_disabled())
-        elif name in http_routes.LOCAL_ONLY and not self._access.allows_management(is_local):
+        elif name not in http_routes.LOCAL_ONLY:
+            return
+        elif not self._access.allows_management(is_local):
             raise HttpError(
                 403, f"{name} is allowed from the server's own machine only; see --allow-management"
             )
-        else:
-            return
-        if request.method == "POST" and b"origin" in request.headers:
+        if request.head.method == "POST" and b"origin" in request.head.headers:
             raise HttpError(
                 403, f"{name} is not allowed from web pages (the request has an Origin)"
             )
 
     def _body(self, route: Route, request: HttpRequest) -> Json:
         """The JSON object of a request that may have one; {} without a body."""
-        if not request.body or request.method == "GET":
+        if not request.body or request.head.method == "GET":
             return {}
-        coding = request.header(b"content-encoding") or "identity"
+        coding = request.head.header(b"content-encoding") or "identity"
         if coding.strip().lower() != "identity":
             raise HttpError(400, "Unsupported content-encoding, only 'identity' is supported.")
         checked_size("JSON", len(request.body), self._plane.limits.input_bytes_max)

@@ -12,8 +12,8 @@ from collections import deque
 from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
-from naiad.gateway.http_message import HttpRequest, Response, error_response, wire
-from naiad.gateway.http_reader import Phase, Reader, Upgraded
+from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response, error_response, wire
+from naiad.gateway.http_reader import KnownHeads, Phase, Reader, Upgraded
 from naiad.gateway.http_status import HttpError, from_fault
 from naiad.gateway.limits import Limits
 from naiad.gateway.plane import Budget
@@ -36,12 +36,16 @@ class Door(Protocol):
 
     limits: Limits
     budget: Budget
-    read_buffer: memoryview
+    read_buffer: bytearray
+    known_heads: KnownHeads
     connections: set[HttpConnection]
 
     @property
     def is_closing(self) -> bool:
         """Connections are closed behind their answer."""
+
+    def place(self, head: Head) -> BodyPlace | None:
+        """Memory for a large body, where it is used; None: any will do."""
 
     def handle(self, request: HttpRequest, connection: HttpConnection) -> Work | None:
         """Begin a request; `connection.reply` is called once, now or later."""
@@ -57,7 +61,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.is_local = False
         """Whether the client is on this machine."""
         self._reader = Reader(
-            door.limits, door.read_buffer, take=door.budget.take, arrived=self._arrived
+            door.limits,
+            door.read_buffer,
+            door.known_heads,
+            take=door.budget.take,
+            place=door.place,
+            arrived=self._arrived,
         )
         self._phase = Phase.IDLE
         self._since = loop.time()
@@ -108,7 +117,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._advance()
 
     def get_buffer(self, hint: int) -> memoryview:
-        return self._door.read_buffer if self._is_deaf else self._reader.buffer()
+        if self._is_deaf:
+            return memoryview(self._door.read_buffer)
+        return self._reader.buffer()
 
     def buffer_updated(self, size: int) -> None:
         if self._is_deaf:
@@ -180,7 +191,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if transport is None:
             return
         closes = not request.keeps_alive or self._door.is_closing
-        buffers = wire(response, closes=closes, is_head=request.method == "HEAD")
+        buffers = wire(response, closes=closes, is_head=request.head.method == "HEAD")
         if len(buffers) == 1:
             transport.write(buffers[0])
         else:
@@ -221,9 +232,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         request, held = self._backlog[-1]
         request.keeps_alive = False
         self._is_deaf = True
-        if b"transfer-encoding" in request.headers or (
-            request.headers.get(b"content-length", b"0") != b"0"
-        ):
+        if b"transfer-encoding" in request.head.headers or request.head.length:
             self._backlog.pop()
             self._door.budget.give(held)
             self._refuse(HttpError(400, "Upgrade: only HTTP/1.1 is spoken here"))

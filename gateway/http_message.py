@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from naiad.client.requests import Buffer
+from naiad.gateway.calls import Arena
 from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE
 from naiad.gateway.http_status import HttpError, error_body, reason_of
 
@@ -21,29 +22,55 @@ _BINARY_HEAD: Final = (
 )
 
 
-class HttpRequest:
-    """A whole request. `headers` have lower-case names; repeated ones are joined by commas."""
+class Head:
+    """What stands before a body. Shared by all requests whose heads are the same bytes: immutable.
 
-    __slots__ = ("body", "headers", "keeps_alive", "method", "path")
+    `headers` have lower-case names; repeated ones are joined by commas. `plan` is for whoever
+    answers: what follows from the head alone, and need not be worked out again.
+    """
+
+    __slots__ = ("headers", "keeps_alive", "length", "method", "path", "plan")
 
     def __init__(
         self,
         method: str,
         path: bytes,
         headers: dict[bytes, bytes],
-        body: Buffer,
         keeps_alive: bool,
+        length: int = 0,
     ) -> None:
         self.method = method
         self.path = path
         self.headers = headers
-        self.body = body
         self.keeps_alive = keeps_alive
+        self.length = length
+        """Of the body, when that follows from the head."""
+        self.plan: object = None
 
     def header(self, name: bytes) -> str | None:
         """A header's value by its lower-case name."""
         found = self.headers.get(name)
         return None if found is None else found.decode("latin-1")
+
+
+class BodyPlace(NamedTuple):
+    """Memory for a body: `view`, at `offset` of an arena."""
+
+    arena: Arena
+    offset: int
+    view: memoryview
+
+
+class HttpRequest:
+    """A whole request. `place`: the body was received in an arena."""
+
+    __slots__ = ("body", "head", "keeps_alive", "place")
+
+    def __init__(self, head: Head, body: Buffer, place: BodyPlace | None = None) -> None:
+        self.head = head
+        self.body = body
+        self.place = place
+        self.keeps_alive = head.keeps_alive
 
 
 class Response(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from naiad.client.requests import Buffer
-from naiad.gateway.calls import CallInput, CallOutput, InferCall, RegionPart
+from naiad.gateway.calls import Arena, ArenaPart, CallInput, CallOutput, InferCall, RegionPart
 from naiad.gateway.http_parameters import (
     Json,
     RequestParameters,
@@ -29,6 +29,8 @@ from naiad.protocol.datatypes import FROM_CONFIG, ITEM_BYTES, LENGTH_PREFIX_BYTE
 from naiad.protocol.errors import RequestError
 
 HEADER_NAME: Final = "Inference-Header-Content-Length"
+ARENA_BYTES_MIN: Final = 64 * 1024
+"""Smaller tensors travel inside messages wherever they were received."""
 _INT32_MAX: Final = 2**31 - 1
 _DIGITS_MAX: Final = 10
 
@@ -72,14 +74,22 @@ def checked_size(what: str, size: int, limit_bytes: int) -> None:
 
 
 def infer_call(
-    model: str, version: int, body: Buffer, length: int, from_json: FromJson, limit_bytes: int
+    model: str,
+    version: int,
+    body: Buffer,
+    length: int,
+    from_json: FromJson,
+    limit_bytes: int,
+    place: tuple[Arena, int] | None = None,
 ) -> InferCall:
     """A body whose JSON has `length` bytes (see `json_length`; not 0), as a call.
+
+    `place`: the body lies in this arena, at this offset, and its large tensors stay there.
 
     Raises RequestError for whatever is wrong with it, with Triton's texts.
     """
     found = parsed_object(bytes(body[:length]))
-    reader = _Reader(model, body, length, from_json, limit_bytes)
+    reader = _Reader(model, body, length, from_json, limit_bytes, place)
     inputs = tuple([reader.input(one) for one in array_of(found, "inputs")])
     reader.check_end()
     outputs: tuple[CallOutput, ...] = ()
@@ -106,16 +116,23 @@ def infer_call(
 class _Reader:
     """Walks through the inputs and, beside them, through the binary part of the body."""
 
-    __slots__ = ("_body", "_from_json", "_limit_bytes", "_model", "_offset")
+    __slots__ = ("_body", "_from_json", "_limit_bytes", "_model", "_offset", "_place")
 
     def __init__(
-        self, model: str, body: Buffer, offset: int, from_json: FromJson, limit_bytes: int
+        self,
+        model: str,
+        body: Buffer,
+        offset: int,
+        from_json: FromJson,
+        limit_bytes: int,
+        place: tuple[Arena, int] | None,
     ) -> None:
         self._model = model
         self._body = memoryview(body)
         self._offset = offset
         self._from_json = from_json
         self._limit_bytes = limit_bytes
+        self._place = place
 
     def input(self, found: Any) -> CallInput:
         if type(found) is not dict:
@@ -146,7 +163,7 @@ class _Reader:
         assert region is not None
         return CallInput(name, datatype, shape, region)
 
-    def _next(self, name: str, size: int) -> Buffer:
+    def _next(self, name: str, size: int) -> Buffer | ArenaPart:
         start = self._offset
         end = start + size
         if end > len(self._body):
@@ -155,6 +172,8 @@ class _Reader:
                 f" bytes for model '{self._model}'"
             )
         self._offset = end
+        if self._place is not None and size >= ARENA_BYTES_MIN:
+            return ArenaPart(self._place[0], self._place[1] + start, size)
         return self._body[start:end]
 
     def _converted(self, found: Json, name: str, datatype: str, shape: tuple[int, ...]) -> bytes:

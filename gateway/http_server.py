@@ -17,8 +17,8 @@ from typing import Final
 from naiad.config.listening import BACKLOG
 from naiad.gateway.http_app import HttpApp
 from naiad.gateway.http_connection import HttpConnection, Work
-from naiad.gateway.http_message import HttpRequest
-from naiad.gateway.http_reader import READ_BYTES
+from naiad.gateway.http_message import BodyPlace, Head, HttpRequest
+from naiad.gateway.http_reader import READ_BYTES, KnownHeads
 from naiad.gateway.limits import Limits
 from naiad.gateway.plane import Plane
 
@@ -34,7 +34,8 @@ class HttpServer:
     def __init__(self, plane: Plane, app: HttpApp, sockets: Sequence[socket.socket]) -> None:
         self.limits: Limits = plane.limits
         self.budget = plane.budget
-        self.read_buffer = memoryview(bytearray(READ_BYTES))
+        self.read_buffer = bytearray(READ_BYTES)
+        self.known_heads = KnownHeads()
         self.connections: set[HttpConnection] = set()
         self.is_closing = False
         self._app = app
@@ -44,6 +45,9 @@ class HttpServer:
 
     def handle(self, request: HttpRequest, connection: HttpConnection) -> Work | None:
         return self._app.handle(request, connection)
+
+    def place(self, head: Head) -> BodyPlace | None:
+        return self._app.place(head)
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()

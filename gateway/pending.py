@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from naiad.client.aio import AsyncClient
+from naiad.client.memory import Placement
 from naiad.client.requests import (
     INLINE,
     PLAIN,
@@ -25,8 +26,15 @@ from naiad.client.requests import (
     tail,
 )
 from naiad.client.results import InferResult
-from naiad.gateway.calls import AnswerOutput, CallOutput, InferAnswer, InferCall, RegionPart
-from naiad.protocol.errors import Code, InternalError, NaiadError, RequestError, Unavailable
+from naiad.gateway.calls import (
+    AnswerOutput,
+    ArenaPart,
+    CallOutput,
+    InferAnswer,
+    InferCall,
+    RegionPart,
+)
+from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import OutputRequest
 
 LOG: Final = logging.getLogger("naiad.gateway")
@@ -34,6 +42,8 @@ LOG: Final = logging.getLogger("naiad.gateway")
 Outcome = InferAnswer | NaiadError
 Done = Callable[[Outcome], None]
 """Called once, never inside `start`, and not after `cancel`."""
+
+SERVER_FULL: Final = "the server's budget for this gateway is used up"
 
 _PLACE_MAX: Final = 2**63
 
@@ -88,7 +98,7 @@ class Pending:
         parts = prepared(self._client, self._call, ids)
         self._id = self._client.submit(parts, self)
         if not self._id:
-            raise over_budget("the server's budget for this gateway is used up")
+            raise over_budget(SERVER_FULL)
 
     async def _start_later(self) -> None:
         try:
@@ -130,6 +140,15 @@ class Pending:
             self._regions.forget(self._names)
             self._task = asyncio.get_running_loop().create_task(self._start_later())
             return
+        inline = out_of_arena(self._call) if fault.code is Code.NOT_FOUND else None
+        if inline is not None:
+            # The server does not take this gateway's memory.
+            self._call = inline
+            try:
+                self._submit({})
+                return
+            except NaiadError as refused:
+                fault = refused
         self._end(fault)
 
     def _end(self, outcome: Outcome) -> None:
@@ -163,16 +182,23 @@ _NO_NAMES: Final[frozenset[str]] = frozenset()
 def prepared(client: AsyncClient, call: InferCall, ids: dict[str, int]) -> Prepared:
     """A call as the client library sends it. Raises RequestError for what can never be sent."""
     inputs: list[PackedInput] = []
+    keeps: list[object] = []
     for name, datatype, shape, data in call.inputs:
         if isinstance(data, RegionPart):
             place = _checked(data)
             given = InferInput(
                 name, datatype, shape, None, REGION, ids[data.name], place.offset, place.byte_size
             )
+        elif isinstance(data, ArenaPart):
+            given = data.arena.input(name, datatype, shape, data.offset, data.byte_size)
+            keeps.append(given.keep)
         else:
             given = InferInput(name, datatype, shape, data, INLINE)
         inputs.append(packed(given))
     shared, memory = client.share(tuple(inputs))
+    if keeps:
+        memory = memory or Placement()
+        memory.keeps += keeps
     head = (call.model, call.version, call.id)
     outputs = tuple([_output(one, ids) for one in call.outputs])
     if outputs or call.parameters or call.priority or call.timeout_us or call.sequence is not None:
@@ -181,6 +207,19 @@ def prepared(client: AsyncClient, call: InferCall, ids: dict[str, int]) -> Prepa
         )
         return checked(head, shared, end, memory)
     return checked(head, shared, PLAIN, memory)
+
+
+def out_of_arena(call: InferCall) -> InferCall | None:
+    """The same call with copies of what lies in an arena; None: nothing does."""
+    inputs = []
+    is_changed = False
+    for one in call.inputs:
+        if isinstance(one.data, ArenaPart):
+            is_changed = True
+            arena, offset, size = one.data
+            one = one._replace(data=bytes(arena.view[offset : offset + size]))
+        inputs.append(one)
+    return call._replace(inputs=tuple(inputs)) if is_changed else None
 
 
 def _output(wanted: CallOutput, ids: dict[str, int]) -> OutputRequest:
@@ -226,9 +265,3 @@ def over_budget(why: str) -> Unavailable:
     return Unavailable(
         f"{why}; try again when others have been answered", code=Code.BUDGET_EXCEEDED
     )
-
-
-def unexpected(what: str) -> InternalError:
-    """For a fault of our own: what happened is in the log, not in an answer."""
-    LOG.exception("%s failed", what)
-    return InternalError(f"{what} failed inside the gateway; see its log")

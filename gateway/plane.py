@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from naiad.client.aio import AsyncClient
+from naiad.client.aio import AsyncClient, Receiver
+from naiad.client.requests import Prepared
 from naiad.gateway.calls import InferAnswer, InferCall
 from naiad.gateway.limits import Limits
-from naiad.gateway.pending import Done, Outcome, Pending, over_budget
+from naiad.gateway.pending import SERVER_FULL, Done, Outcome, Pending, over_budget
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 
 NAMES_KNOWN_MAX: Final = 4096
@@ -104,16 +105,34 @@ class Plane:
         Raises NaiadError when it is refused at once: it cannot be sent, or a budget is used up.
         """
         if self.in_flight >= self.limits.requests_in_flight_max:
-            raise over_budget(
-                f"{self.in_flight} requests are in flight in this gateway, at most"
-                f" {self.limits.requests_in_flight_max}"
-            )
-        pending = Pending(self.client, self._regions, call, done, self._ended)
+            raise self._too_many()
+        pending = Pending(self.client, self._regions, call, done, self.ended)
         pending.start()
         self.in_flight += 1
         return pending
 
-    def _ended(self) -> None:
+    def submit(self, parts: Prepared, receiver: Receiver) -> int:
+        """Begin a call that is in the client library's form already: the shortest way.
+
+        The receiver says `ended` once when it has an outcome, or has abandoned the id returned.
+        Raises NaiadError as `start` does.
+        """
+        if self.in_flight >= self.limits.requests_in_flight_max:
+            raise self._too_many()
+        ident = self.client.submit(parts, receiver)
+        if not ident:
+            raise over_budget(SERVER_FULL)
+        self.in_flight += 1
+        return ident
+
+    def _too_many(self) -> Unavailable:
+        return over_budget(
+            f"{self.in_flight} requests are in flight in this gateway, at most"
+            f" {self.limits.requests_in_flight_max}"
+        )
+
+    def ended(self) -> None:
+        """A call has its outcome, or nobody waits for it any more."""
         self.in_flight -= 1
         self.answered += 1
 

@@ -14,8 +14,8 @@ import pytest
 import uvloop
 
 from naiad.gateway.http_connection import HttpConnection, is_local
-from naiad.gateway.http_message import HttpRequest, Response
-from naiad.gateway.http_reader import READ_BYTES
+from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response
+from naiad.gateway.http_reader import READ_BYTES, KnownHeads
 from naiad.gateway.limits import Limits
 from naiad.gateway.plane import Budget
 
@@ -44,7 +44,8 @@ class Door:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.budget = Budget(limits.bytes_in_flight_max)
-        self.read_buffer = memoryview(bytearray(READ_BYTES))
+        self.read_buffer = bytearray(READ_BYTES)
+        self.known_heads = KnownHeads()
         self.connections: set[HttpConnection] = set()
         self.is_closing = False
         self.jobs: list[Job] = []
@@ -52,9 +53,12 @@ class Door:
         self.port = 0
         self.writers: list[asyncio.StreamWriter] = []
 
+    def place(self, head: Head) -> BodyPlace | None:
+        return None
+
     def handle(self, request: HttpRequest, connection: HttpConnection) -> Job | None:
-        if request.path.startswith(b"/now"):
-            connection.reply(Response(200, [request.path]))
+        if request.head.path.startswith(b"/now"):
+            connection.reply(Response(200, [request.head.path]))
             return None
         job = Job(self, connection, request)
         self.jobs.append(job)
@@ -128,7 +132,7 @@ def test_pipelined_requests_are_answered_in_order(run: Callable[[Scenario], None
             reader, writer = await connected(door, b"".join(GET % n for n in range(5)))
             for number in range(5):
                 await door.until(partial(door.has_jobs, number + 1))
-                assert door.jobs[-1].request.path == b"/%d" % number
+                assert door.jobs[-1].request.head.path == b"/%d" % number
                 door.jobs[-1].answer(b"answer %d" % number)
                 assert await response(reader) == (200, b"answer %d" % number)
             writer.close()

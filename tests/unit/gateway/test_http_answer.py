@@ -181,6 +181,12 @@ def test_load_says_when_to_come_back() -> None:
     assert from_fault(ModelError("oops")).headers == ()
 
 
+def test_no_internal_path_is_told() -> None:
+    lost = Unavailable("nobody at ipc:///run/x", code=Code.CONNECTION_LOST)
+    assert "ipc" not in from_fault(lost).message
+    assert from_fault(lost).status == 503
+
+
 def test_error_body_is_json_whatever_the_text() -> None:
     text = 'a"\n\ud800ü'
     assert json.loads(error_body(text))["error"] == text

@@ -11,12 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.gateway.http_message import HttpRequest
-from naiad.gateway.http_reader import DIRECT_BYTES_MIN, READ_BYTES, Phase, Reader, Upgraded, path_of
+from naiad.gateway.http_reader import (
+    DIRECT_BYTES_MIN,
+    READ_BYTES,
+    KnownHeads,
+    Phase,
+    Reader,
+    Upgraded,
+    path_of,
+)
 from naiad.gateway.http_status import HttpError
 from naiad.gateway.limits import Limits
 from naiad.protocol.errors import Code, Unavailable
 
-SHARED = memoryview(bytearray(READ_BYTES))
+SHARED = bytearray(READ_BYTES)
 
 
 class Reading:
@@ -26,8 +34,14 @@ class Reading:
         self.requests: list[HttpRequest] = []
         self.taken = 0
         self.budget = 1 << 40
+        self.known = KnownHeads()
         self.reader = Reader(
-            replace(Limits(), **limits), SHARED, take=self._take, arrived=self._arrived
+            replace(Limits(), **limits),
+            SHARED,
+            self.known,
+            take=self._take,
+            place=lambda head: None,
+            arrived=self._arrived,
         )
 
     def _take(self, size: int) -> None:
@@ -68,12 +82,12 @@ def test_requests_come_out_whole_however_they_are_cut(step: int) -> None:
     wire = post(b"hello", b"X-A: 1\r\nx-a: 2\r\n") + chunked + b"T: trailer\r\n\r\n"
     reading.feed(wire + b"GET / HTTP/1.0\r\n\r\n", step)
     first, second, third = reading.requests
-    assert (first.method, first.path, bytes(first.body)) == ("POST", b"/x", b"hello")
-    assert first.header(b"x-a") == "1, 2"
+    assert (first.head.method, first.head.path, bytes(first.body)) == ("POST", b"/x", b"hello")
+    assert first.head.header(b"x-a") == "1, 2"
     assert first.keeps_alive
-    assert (second.path, bytes(second.body)) == (b"/c", b"abcde")
-    assert b"t" not in second.headers
-    assert (third.path, third.body, third.keeps_alive) == (b"/", b"", False)
+    assert (second.head.path, bytes(second.body)) == (b"/c", b"abcde")
+    assert b"t" not in second.head.headers
+    assert (third.head.path, third.body, third.keeps_alive) == (b"/", b"", False)
     assert reading.taken == 10
 
 
@@ -157,7 +171,7 @@ def test_upgrade() -> None:
     reading = Reading()
     with pytest.raises(Upgraded):
         reading.feed(b"GET /v2 HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
-    assert reading.requests[0].path == b"/v2"
+    assert reading.requests[0].head.path == b"/v2"
 
 
 def test_targets() -> None:
@@ -165,3 +179,64 @@ def test_targets() -> None:
     assert path_of(b"http://host:1/v2?x") == b"/v2"
     assert path_of(b"*") == b"*"
     assert not path_of(b"host:443").startswith(b"/")
+
+
+def test_known_heads_give_what_the_parser_gives() -> None:
+    known = Reading()
+    wire = post(b"hello") * 3 + b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n" + post(b"hello")
+    known.feed(post(b"hello"))
+    known.feed(wire)
+    known.feed(b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n" + post(b"large" * 50_000)[:-3])
+    parsed = Reading()
+    for byte in post(b"hello") + wire:
+        parsed.feed(bytes([byte]))
+    assert len(known.known.by_text) == 2  # the last is too large
+    assert parsed.known.by_text == {}
+    for one, other in zip(known.requests, parsed.requests, strict=False):
+        assert one.body == other.body
+        for name in ("method", "path", "headers", "keeps_alive", "length"):
+            assert getattr(one.head, name) == getattr(other.head, name)
+    assert known.requests[0].head is known.requests[1].head
+    assert known.reader.phase is Phase.DIRECT
+
+
+def test_a_known_head_whose_body_comes_later() -> None:
+    reading = Reading()
+    text = post(b"hello")
+    for cut in range(1, len(text)):
+        reading.feed(text)
+        reading.feed(text[:cut])
+        reading.feed(text[cut:] + text)
+    assert {bytes(one.body) for one in reading.requests} == {b"hello"}
+    assert len(reading.requests) == 3 * (len(text) - 1)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 0\r\nExpect: 100-continue\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: " + b"a" * 3000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % READ_BYTES,
+    ],
+)
+def test_heads_that_are_never_learned(head: bytes) -> None:
+    reading = Reading()
+    reading.feed(head)
+    assert reading.known.by_text == {}
+
+
+def test_known_heads_are_bounded() -> None:
+    reading = Reading()
+    for number in range(3000):
+        reading.feed(b"GET /%d HTTP/1.1\r\n\r\n" % number)
+    assert len(reading.known.by_text) <= 1024
+
+
+def test_known_heads_keep_to_the_budget() -> None:
+    reading = Reading()
+    reading.feed(post(b"hello"))
+    reading.budget = 9
+    with pytest.raises(Unavailable):
+        reading.feed(post(b"hello"))
