@@ -10,7 +10,13 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from naiad.protocol import messages as m
-from naiad.protocol.checks import NAME_BYTES_MAX, RANK_MAX, STRING_BYTES_MAX, TIMEOUT_US_MAX
+from naiad.protocol.checks import (
+    ARRAY_ITEMS_MAX,
+    NAME_BYTES_MAX,
+    RANK_MAX,
+    STRING_BYTES_MAX,
+    TIMEOUT_US_MAX,
+)
 from naiad.protocol.codec import encode
 from naiad.protocol.datatypes import ITEM_BYTES
 from naiad.protocol.errors import RequestError
@@ -158,6 +164,11 @@ def _looked_at_closely(
             f"expected a model's name and a label of at most {NAME_BYTES_MAX} characters, got"
             f" {len(head[0])} and {len(head[2])}"
         )
+    for what, items in (("inputs", inputs), ("requested outputs", tail[0])):
+        if len(items) > ARRAY_ITEMS_MAX:
+            raise RequestError(
+                f"model {head[0]!r}: {len(items)} {what}, expected at most {ARRAY_ITEMS_MAX}"
+            )
     if inline_bytes > m.INLINE_BYTES_MAX:
         raise too_large(head[0], inline_bytes, m.INLINE_BYTES_MAX)
     if header_bytes > m.CLIENT_HEADER_BYTES_MAX:
@@ -213,7 +224,9 @@ def packed(given: InferInput) -> PackedInput:
             f"input {name!r}: unknown datatype {datatype!r}; expected one of {sorted(ITEM_BYTES)}"
         )
     shape = tuple(shape)
-    if len(shape) > RANK_MAX or not all(type(dim) is int and dim <= _INT64_MAX for dim in shape):
+    if len(shape) > RANK_MAX or not all(
+        type(dim) is int and -_INT64_MAX <= dim <= _INT64_MAX for dim in shape
+    ):
         raise RequestError(
             f"input {name!r}: expected a shape of at most {RANK_MAX} integers, got {shape!r:.80}"
         )
