@@ -30,7 +30,7 @@ PING_SECONDS: Final = 60.0
 """Of silence on a connection with calls, after which it is asked whether it is there."""
 PONG_SECONDS: Final = 20.0
 """For the answer."""
-UNREAD_BYTES_MAX: Final = 8 * 1024 * 1024
+UNREAD_BYTES_MAX: Final = 2 * 1024 * 1024
 """In the socket's buffer, of a client that sends but does not read; bodies stop far below."""
 
 OneRequest = Callable[[bytes, OneRequestCall], Awaitable[None]]

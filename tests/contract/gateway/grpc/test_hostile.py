@@ -7,9 +7,12 @@ import itertools
 import random
 import socket
 from collections.abc import Iterator
+from typing import Any
 
+import grpc
 import pytest
 import tritonclient.grpc as triton
+from tritonclient.grpc import service_pb2
 
 from naiad.gateway.grpc_server import CHECK_SECONDS
 from naiad.gateway.http2 import frames as f
@@ -22,6 +25,7 @@ from support.waiting import wait_until
 
 PATIENCE_S = 20
 ROUNDS = 300
+MESSAGES = 1000
 INFER = encoded(
     [
         (b":method", b"POST"),
@@ -135,5 +139,49 @@ def test_a_client_that_reads_nothing(listener: Listener) -> None:
         )
 
         with pytest.raises(OSError, match=r"reset|pipe|timed out"):
-            one.sendall(b"".join(pings + next(heads) for _ in range(20_000)))
+            one.sendall(b"".join(pings + next(heads) for _ in range(5_000)))
     assert is_well(listener)
+
+
+def test_mutated_messages(listener: Listener) -> None:
+    """Any message: an answer or a fault of the caller, never ours, and the session goes on."""
+    seed = random.randrange(2**32)
+    dice = random.Random(seed)
+    with grpc.insecure_channel(listener.target) as channel:
+        infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        for _ in range(MESSAGES):
+            data = bytearray(message(dice))
+            for _ in range(dice.randrange(4)):
+                data[dice.randrange(len(data))] = dice.randrange(256)
+            try:
+                infer(bytes(data), timeout=PATIENCE_S)
+            except grpc.RpcError as fault:
+                error: Any = fault
+                assert error.code() not in (
+                    grpc.StatusCode.INTERNAL,
+                    grpc.StatusCode.UNKNOWN,
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                ), f"seed {seed}: {error.details()} for {bytes(data)!r}"
+    assert is_well(listener), f"seed {seed}"
+
+
+def message(dice: random.Random) -> bytes:
+    """A request with a little of everything, right or nearly so."""
+    found = service_pb2.ModelInferRequest(model_name="echo_fp32", id="i")
+    shape = dice.choice([[2], [0], [-1], [2**62], [-(2**63)], [1, 1]])
+    one = found.inputs.add(name="INPUT0", datatype="FP32", shape=shape)
+    match dice.randrange(3):
+        case 0:
+            found.raw_input_contents.append(bytes(dice.choice([0, 4, 8])))
+        case 1:
+            one.contents.fp32_contents.extend([1, 2])
+        case _:
+            one.parameters["shared_memory_region"].string_param = "r"
+            one.parameters["shared_memory_byte_size"].int64_param = dice.choice([8, 2**63 - 1])
+    if dice.random() < 0.5:
+        out = found.outputs.add(name="OUTPUT0")
+        out.parameters["classification"].int64_param = dice.choice([0, 1, 2**40])
+    name = dice.choice(["priority", "sequence_id", "mine", "triton_x"])
+    found.parameters[name].int64_param = dice.choice([0, 1, -1, 2**63 - 1])
+    serialised: bytes = found.SerializeToString()
+    return serialised
