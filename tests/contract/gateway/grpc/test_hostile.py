@@ -138,8 +138,9 @@ def test_a_client_that_reads_nothing(listener: Listener) -> None:
             for stream in itertools.count(3, 2)
         )
 
-        with pytest.raises(OSError, match=r"reset|pipe|timed out"):
+        with contextlib.suppress(OSError):
             one.sendall(b"".join(pings + next(heads) for _ in range(5_000)))
+        wait_until(lambda: not listener.server.connections, "given up, though it is there")
     assert is_well(listener)
 
 
