@@ -93,6 +93,12 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         default="auto",
         help="Likewise for load and unload.",
     ),
+    click.option(
+        "--grace-seconds",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        help="To serve on after Ctrl-C, not ready.",
+    ),
 )
 
 
@@ -103,6 +109,7 @@ class FrontDoor:
     url: str = ""
     grpc_target: str = ""
     gateways_count: int = 0
+    grace_seconds: float = 0.0
     arguments: Sequence[str] = ()
     http: Sequence[socket.socket] = field(default=())
     grpc: Sequence[socket.socket] = field(default=())
@@ -135,12 +142,14 @@ def opened(
     http_header_forward_pattern: str | None,
     allow_client_shm: str,
     allow_management: str,
+    grace_seconds: float,
 ) -> FrontDoor:
     """Listen. Raises CommandFailed (PORT) with one sentence when that is not possible."""
     arguments = [
         f"--drain-seconds={drain_seconds}",
         f"--allow-client-shm={allow_client_shm}",
         f"--allow-management={allow_management}",
+        f"--grace-seconds={grace_seconds}",
     ]
     if http_max_input_size is not None:
         arguments.append(f"--http-max-input-size={http_max_input_size}")
@@ -168,7 +177,7 @@ def opened(
         raise CommandFailed(str(fault), ExitCode.PORT) from fault
     if not http and not grpc:
         return FrontDoor()
-    return FrontDoor(url, grpc_target, gateways, arguments, http, grpc)
+    return FrontDoor(url, grpc_target, gateways, grace_seconds, arguments, http, grpc)
 
 
 def _port(option: str, given: str) -> int:

@@ -13,8 +13,9 @@ from naiad.cli.cleanup import cleanup, forget_state
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.log import LogWriter
+from naiad.cli.plan import Plan
 from naiad.cli.startup import Status, failed_models
-from naiad.cli.supervisor import Plan, Supervisor
+from naiad.cli.supervisor import Supervisor
 from naiad.cli.tables import table
 from naiad.config.settings import DEFAULT_NAME, Settings
 from naiad.config.surroundings import OnMissingGpu
@@ -107,6 +108,7 @@ def serve(
         run_dir=where,
         broker_arguments=broker_arguments(settings),
         drain_seconds=drain_seconds,
+        grace_seconds=door.grace_seconds,
         gateways_count=door.gateways_count,
         gateway_arguments=door.arguments,
         gateway_descriptors=door.descriptors,

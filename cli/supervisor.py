@@ -8,7 +8,8 @@ The order of a shutdown, at the first SIGTERM or SIGINT:
  1. The broker gets SIGTERM: it says not ready, takes nothing new, finishes what is there, tells the
     workers to stop, and exits. Nothing is restarted from now on. When the broker is gone (or was
     when the signal came), the workers that are left get SIGTERM: nobody else will tell them.
-    Gateways get theirs with the broker: they pass on the answers to what is under way, and exit.
+    Gateways get theirs `grace_seconds` before the broker: until then they are not ready, but serve.
+    Then they pass on the answers to what is under way, and exit.
  2. All of this has `drain_seconds`, and MARGIN_SECONDS on top for the words of farewell. Workers
     that are left when the broker has drained have LEFT_SECONDS_MAX.
  3. What is left then gets SIGKILL, and the exit code says so. A second signal does this at once.
@@ -20,8 +21,7 @@ from __future__ import annotations
 import selectors
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -29,6 +29,7 @@ from naiad.cli.broker_link import BrokerLink
 from naiad.cli.children import Child, describe_status, has_executed
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.log import LogWriter
+from naiad.cli.plan import Plan
 from naiad.cli.signals import SignalPipe
 from naiad.cli.slots import EARLY_DEATH_NS, NS, BackOff, SlotTable, Start
 from naiad.cli.startup import Startup, Status
@@ -57,22 +58,6 @@ class Phase(Enum):
     DRAINING = 2
     KILLING = 3
     OVER = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to run. The modules are a seam: tests run small ones of their own."""
-
-    run_dir: str
-    broker_arguments: Sequence[str]
-    drain_seconds: float
-    broker_module: str = "naiad.broker"
-    worker_module: str = "naiad.worker"
-    gateways_count: int = 0
-    gateway_arguments: Sequence[str] = ()
-    gateway_descriptors: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Listening sockets that every gateway inherits, by the option that tells it."""
-    gateway_module: str = "naiad.gateway"
 
 
 class Supervisor:
@@ -106,6 +91,8 @@ class Supervisor:
         self._gateway_slots.want(GATEWAY, plan.gateways_count, ())
         self._deadline_ns: int | None = None
         """Of the drain, then of the killing."""
+        self._broker_stop_ns: int | None = None
+        """When the grace of gateways is over."""
         self._is_drained = False
         self.failure = ""
         """Why the server ended by itself, for the person who started it."""
@@ -151,12 +138,14 @@ class Supervisor:
                 self._settled(status)
         elif not self._children():
             self._phase = Phase.OVER
+        elif self._broker_stop_ns is not None and now_ns >= self._broker_stop_ns:
+            self._stop_broker()
         elif self._deadline_ns is not None and now_ns >= self._deadline_ns:
             self._time_ran_out(now_ns)
 
     def _timeout_seconds(self) -> float | None:
         if self._phase is not Phase.SERVING:
-            due = [self._deadline_ns]
+            due = [self._deadline_ns, self._broker_stop_ns]
         else:
             due = [self._broker_start_ns, self._startup.next_ns]
             due += [self._slots.deadline_ns(), self._gateway_slots.deadline_ns()]
@@ -292,6 +281,7 @@ class Supervisor:
         child = self._broker
         assert child is not None
         self._broker = None
+        self._broker_stop_ns = None
         status = self._ended(child)
         now_ns = time.monotonic_ns()
         reason = f"{describe_status(status)}{_last_words(child)}"
@@ -374,10 +364,19 @@ class Supervisor:
     def _drain(self) -> None:
         self._phase = Phase.DRAINING
         self._startup.close()
-        seconds = self._plan.drain_seconds + MARGIN_SECONDS
-        self._deadline_ns = time.monotonic_ns() + int(seconds * NS)
+        grace_seconds = self._plan.grace_seconds if self._gateways else 0.0
+        seconds = grace_seconds + self._plan.drain_seconds + MARGIN_SECONDS
+        now_ns = time.monotonic_ns()
+        self._deadline_ns = now_ns + int(seconds * NS)
         for gateway in self._gateways.values():
             gateway.signal(signal.SIGTERM)
+        if grace_seconds and self._broker is not None:
+            self._broker_stop_ns = now_ns + int(grace_seconds * NS)
+        else:
+            self._stop_broker()
+
+    def _stop_broker(self) -> None:
+        self._broker_stop_ns = None
         if self._broker is not None:
             self._broker.signal(signal.SIGTERM)
         else:
@@ -401,6 +400,7 @@ class Supervisor:
 
     def _kill(self, now_ns: int) -> None:
         self._phase = Phase.KILLING
+        self._broker_stop_ns = None
         self._deadline_ns = now_ns + int(KILLED_SECONDS_MAX * NS)
         for child in self._children():
             child.signal(signal.SIGKILL)

@@ -7,6 +7,7 @@ unless the operator says otherwise, and never for a web page (a request with an 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from naiad.gateway.http_status import HttpError, from_fault
 from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.protocol.errors import Code, NaiadError, RequestError
 
+CUDA_HANDLE_BYTES: Final = 64
 PATHS_KNOWN_MAX: Final = 4096
 """Routes that are remembered by path; beyond, all are worked out again."""
 
@@ -216,15 +218,16 @@ class HttpApp:
 
     async def _shm_register(self, route: Route, given: Json) -> Response:
         if route.kind == "cuda":
+            _check_cuda_handle(given)
             raise RequestError(
                 f"failed to register CUDA shared memory region: '{route.region}', GPUs not"
                 " supported"
             )
         await self._plane.register_region(
             route.region,
-            text_of(given, "key"),
+            text_of(_with(given, "key"), "key"),
             uint_of(given, "offset"),
-            _byte_size(given),
+            uint_of(_with(given, "byte_size"), "byte_size"),
         )
         return EMPTY
 
@@ -234,10 +237,20 @@ class HttpApp:
         return EMPTY
 
 
-def _byte_size(given: Json) -> int:
-    if "byte_size" not in given:
-        raise RequestError("Unable to parse 'byte_size': expected it, the region's size")
-    return uint_of(given, "byte_size")
+def _with(given: Json, field: str) -> Json:
+    if field not in given:
+        raise RequestError(f"Shared memory register request has no '{field}' field")
+    return given
+
+
+def _check_cuda_handle(given: Json) -> None:
+    handle = object_of(_with(given, "raw_handle"), "raw_handle")
+    try:
+        found = base64.b64decode(text_of(handle, "b64"), validate=True)
+    except ValueError:
+        found = b""
+    if len(found) != CUDA_HANDLE_BYTES:
+        raise RequestError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
 
 
 def _json(found: Any) -> Response:

@@ -53,7 +53,20 @@ def parsed_object(text: bytes) -> Json:
         raise RequestError(
             f"failed to parse the request JSON buffer: expected an object, got {kind_of(found)}"
         )
+    if b"\\ud" in text or b"\\uD" in text:
+        _check_unicode(found)
     return found
+
+
+def _check_unicode(found: Json) -> None:
+    """Half of a surrogate pair makes a string that nobody can send on."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        raise RequestError(
+            "failed to parse the request JSON buffer: a string is not Unicode (\\uD800 to \\uDFFF"
+            " come in pairs)"
+        ) from None
 
 
 def kind_of(value: Any) -> str:
@@ -66,14 +79,14 @@ def kind_of(value: Any) -> str:
 def text_of(found: Json, key: str) -> str:
     value = found.get(key)
     if type(value) is not str:
-        raise RequestError(f"Unable to parse '{key}': {_expected('a string', found, key)}")
+        raise RequestError(f"Unable to parse '{key}': {_expected('string', found, key)}")
     return value
 
 
 def array_of(found: Json, key: str) -> list[Any]:
     value = found.get(key)
     if type(value) is not list:
-        raise RequestError(f"Unable to parse '{key}': {_expected('an array', found, key)}")
+        raise RequestError(f"Unable to parse '{key}': {_expected('array', found, key)}")
     return value
 
 
@@ -83,23 +96,21 @@ def object_of(found: Json, key: str) -> Json:
     if value is None and key not in found:
         return {}
     if type(value) is not dict:
-        raise RequestError(f"Unable to parse '{key}': {_expected('an object', found, key)}")
+        raise RequestError(f"Unable to parse '{key}': {_expected('object', found, key)}")
     return value
 
 
 def uint_of(found: Json, key: str, default: int = 0) -> int:
     value = found.get(key, default)
     if type(value) is not int or value < 0:
-        raise RequestError(
-            f"Unable to parse '{key}': {_expected('an unsigned integer', found, key)}"
-        )
+        raise RequestError(f"Unable to parse '{key}': {_expected('unsigned-integer', found, key)}")
     return value
 
 
 def flag_of(found: Json, key: str, default: bool = False) -> bool:
     value = found.get(key, default)
     if type(value) is not bool:
-        raise RequestError(f"Unable to parse '{key}': {_expected('a boolean', found, key)}")
+        raise RequestError(f"Unable to parse '{key}': {_expected('boolean', found, key)}")
     return value
 
 
@@ -142,7 +153,7 @@ def output_of(found: Any) -> CallOutput:
     if region is not None and (classes or is_binary):
         other = "classification" if classes else "binary_data"
         raise RequestError(
-            f"output '{name}' can set only one of 'shared_memory_region' and '{other}'"
+            f"Output can't set both 'shared_memory_region' and '{other}': '{name:.80}'"
         )
     return CallOutput(name, classes, region, is_binary)
 
@@ -197,6 +208,7 @@ def _sequence(found: Json) -> Sequence | None:
 
 
 def _expected(what: str, found: Json, key: str) -> str:
+    """In the words of Triton's JSON library."""
     if key not in found:
         return f"attempt to access non-existing object member '{key}'"
-    return f"expected {what}, got {kind_of(found[key])}"
+    return f"attempt to access JSON non-{what} as {what}: got {kind_of(found[key])}"

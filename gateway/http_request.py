@@ -58,7 +58,8 @@ def json_length(header: str | None, body_bytes: int, limit_bytes: int) -> int:
         length = int(text)
         if length > body_bytes or length > _INT32_MAX:
             raise RequestError(
-                f"{HEADER_NAME} is {length}, expected at most {body_bytes}, the size of the body"
+                f"inference header size should be in range (0, {body_bytes}), got: {length}"
+                f" ({HEADER_NAME})"
             )
     checked_size("JSON", length or body_bytes, limit_bytes)
     return length

@@ -20,6 +20,9 @@ BODY_BYTES_MAX: Final = SMALL_BYTES_MAX
 TEMPLATES_MAX: Final = 1024
 """Beyond, all are forgotten and made again."""
 
+LABEL_CHARS_MAX: Final = 128
+"""Of an id that is split off; a longer one is parsed and judged with the rest."""
+
 _ID: Final = b'{"id":"'
 _ID_END: Final = b'",'
 _CHARACTER_BYTES: Final = 4
@@ -93,7 +96,7 @@ def split_label(text: bytes) -> tuple[str, bytes]:
     """(id, text without it) where the id comes first and is plain; else ("", text)."""
     if not text.startswith(_ID):
         return "", text
-    end = text.find(_ID_END, len(_ID))
+    end = text.find(_ID_END, len(_ID), len(_ID) + LABEL_CHARS_MAX)
     label = text[len(_ID) : end]
     if end < 0 or not label.isalnum():
         return "", text

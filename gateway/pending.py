@@ -45,6 +45,8 @@ Done = Callable[[Outcome], None]
 
 SERVER_FULL: Final = "the server's budget for this gateway is used up"
 
+TENSORS_MAX: Final = 1024
+"""Inputs of a call, and outputs: more would not fit into one message."""
 _PLACE_MAX: Final = 2**63
 
 
@@ -181,6 +183,9 @@ _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 def prepared(client: AsyncClient, call: InferCall, ids: dict[str, int]) -> Prepared:
     """A call as the client library sends it. Raises RequestError for what can never be sent."""
+    for what, count in (("inputs", len(call.inputs)), ("outputs", len(call.outputs))):
+        if count > TENSORS_MAX:
+            raise RequestError(f"{count} {what}, expected at most {TENSORS_MAX}")
     inputs: list[PackedInput] = []
     keeps: list[object] = []
     for name, datatype, shape, data in call.inputs:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import secrets
 from collections.abc import Iterator
@@ -197,8 +198,11 @@ def test_system_shared_memory(client: triton.InferenceServerClient) -> None:
 
 def test_cuda_shared_memory_as_without_gpus(client: triton.InferenceServerClient) -> None:
     assert client.get_cuda_shared_memory_status() == []
-    with pytest.raises(InferenceServerException, match="GPUs not supported"):
-        client.register_cuda_shared_memory("g", b"x" * 64, 0, 64)
+    handle = base64.b64encode(bytes(64))
+    with pytest.raises(InferenceServerException, match="failed to register"):
+        client.register_cuda_shared_memory("g", handle, 0, 64)
+    with pytest.raises(InferenceServerException, match="valid base64 encoded"):
+        client.register_cuda_shared_memory("g", b"x", 0, 64)
     client.unregister_cuda_shared_memory("g")
     client.unregister_cuda_shared_memory()
 
@@ -206,7 +210,7 @@ def test_cuda_shared_memory_as_without_gpus(client: triton.InferenceServerClient
 def test_asyncio_client(url: str) -> None:
     async def scenario() -> None:
         async with triton_aio.InferenceServerClient(url) as client:
-            assert await client.is_server_ready()
+            assert await client.is_server_live()
             assert await client.is_model_ready("identity")
             assert not await client.is_model_ready("nobody")
             asked = [client.infer("identity", [given(SIXTEEN + n)]) for n in range(8)]

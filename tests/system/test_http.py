@@ -222,10 +222,16 @@ def test_shared_memory(call: Caller) -> None:
         assert call("GET", "/v2/systemsharedmemory/region/r/status")[0] == 404
         status, found, _ = call("POST", "/v2/models/identity/infer", in_region())
         assert (status, found["error"]) == (404, "Unable to find shared memory region: 'r'")
-    assert call("POST", register, {"key": "/nothing"})[0] == 400
+    status, found, _ = call("POST", register, {"key": "/nothing"})
+    assert found["error"] == "Shared memory register request has no 'byte_size' field"
     assert call("GET", "/v2/cudasharedmemory/status")[1] == []
-    status, found, _ = call("POST", "/v2/cudasharedmemory/region/g/register", {})
-    assert (status, "GPUs not supported" in found["error"]) == (400, True)
+    for given, text in (
+        ({}, "has no 'raw_handle' field"),
+        ({"raw_handle": {"b64": "AAAA"}}, "must be a valid base64 encoded cudaIpcMemHandle_t"),
+        ({"raw_handle": {"b64": "A" * 86 + "=="}}, "GPUs not supported"),
+    ):
+        status, found, _ = call("POST", "/v2/cudasharedmemory/region/g/register", given)
+        assert (status, text in found["error"]) == (400, True), found
 
 
 def in_region() -> dict[str, Any]:
@@ -422,6 +428,29 @@ def test_the_end_answers_what_is_under_way(tmp_path: Path) -> None:
             assert [one.result()[0] for one in asked] == [200] * 4
         for one in callers:
             one.close()
+        assert server.process.wait(20) == 0
+
+
+def test_a_grace_period_serves_on_but_is_not_ready(tmp_path: Path) -> None:
+    add_identity(tmp_path, "identity", max_batch_size=8)
+    with serve(tmp_path, arguments=["--http-port", "0", "--grace-seconds", "1.5"]) as server:
+        caller = Caller(server)
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: caller("GET", "/v2/health/ready")[0] == 503, "not ready")
+        assert caller("GET", "/v2/health/live")[0] == 200
+        assert caller.infer()[0] == 200
+        last: list[tuple[int, Any]] = []
+
+        def is_over() -> bool:
+            try:
+                last.append(caller.infer()[:2])
+            except OSError:
+                return True
+            return last[-1][0] != 200
+
+        wait_until(is_over, "the end of the grace period")
+        assert {status for status, _ in last} <= {200, 503}
+        caller.close()
         assert server.process.wait(20) == 0
 
 

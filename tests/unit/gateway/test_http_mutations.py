@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from collections import deque
 
 import pytest
 
+from naiad.client.packing import Request, infer_message
+from naiad.client.requests import PackedInput
 from naiad.gateway.http_message import HttpRequest
 from naiad.gateway.http_reader import READ_BYTES, KnownHeads, Reader, Upgraded
 from naiad.gateway.http_request import infer_call, uses_regions
@@ -17,7 +21,10 @@ from naiad.gateway.http_status import HttpError
 from naiad.gateway.http_template import split_label
 from naiad.gateway.json_tensors import from_json
 from naiad.gateway.limits import Limits
+from naiad.gateway.pending import prepared
+from naiad.protocol.codec import decode
 from naiad.protocol.errors import NaiadError
+from naiad.protocol.messages import CLIENT_HEADER_BYTES_MAX, INLINE_BYTES_MAX
 
 SEEDS = range(4)
 PER_SEED = 500
@@ -77,6 +84,51 @@ def test_bodies(seed: int) -> None:
         uses_regions(call)
         understood += 1
     assert 0 < understood < PER_SEED
+
+
+HOSTILE = [
+    *(
+        b'"' + b"n" * 1100 + b'"',
+        b'"\\ud83d\\ude00"',
+        b'"\\ud83d"',
+        b"18446744073709551616",
+        b"NaN",
+    ),
+    *(b'{"name":"O","parameters":{"binary_data":true}},' * 5000, b"[" + b"1," * 40 + b"1]"),
+    *(b'"' + b"v" * 17_000 + b'"', b"9223372036854775808", b'"k%d":1,' * 70, b'"\\u0000"'),
+]
+
+
+class NoMemory:
+    """A client library without shared memory."""
+
+    def share(self, inputs: tuple[PackedInput, ...]) -> tuple[tuple[PackedInput, ...], None]:
+        return inputs, None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_accepted_a_broker_can_read(seed: int) -> None:
+    """One request that spoils its message would break the session of everybody."""
+    chance = random.Random(seed)
+    values = re.compile(rb'"[^"]*"|\d+|true')
+    accepted = 0
+    for _ in range(PER_SEED):
+        text = BODY
+        for _ in range(chance.randint(1, 2)):
+            place = chance.choice(list(values.finditer(text)))
+            text = text[: place.start()] + chance.choice(HOSTILE) + text[place.end() :]
+        try:
+            call = infer_call("m", 1, text + b"x", len(text), from_json, 1 << 20)
+            parts = prepared(NoMemory(), call, {"r": 2**62})  # type: ignore[arg-type]
+        except NaiadError:
+            continue
+        message = infer_message(deque([Request(1, parts, object())]), INLINE_BYTES_MAX)
+        assert message is not None
+        header, *frames = message
+        assert len(header) <= CLIENT_HEADER_BYTES_MAX
+        decode(bytes(header), [len(frame) for frame in frames])
+        accepted += 1
+    assert accepted
 
 
 def read(known: KnownHeads, pieces: list[bytes]) -> tuple[list[tuple[object, ...]], object]:

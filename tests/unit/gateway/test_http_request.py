@@ -120,19 +120,36 @@ def test_parameters() -> None:
         (b'{"inputs":' + b"[" * 5000, "nested too deeply"),
         (b'{"inputs":[' + b"9" * 5000 + b"]}", "failed to parse the request JSON buffer"),
         ({}, "attempt to access non-existing object member 'inputs'"),
-        ({"inputs": 1}, "Unable to parse 'inputs': expected an array, got an integer"),
+        (
+            {"inputs": 1},
+            "Unable to parse 'inputs': attempt to access JSON non-array as array: got an integer",
+        ),
         ({"inputs": [1]}, "Unable to parse 'inputs': expected objects, got an integer"),
-        ({"inputs": [], "id": 1}, "Unable to parse 'id': expected a string, got an integer"),
-        ({"inputs": [], "parameters": []}, "Unable to parse 'parameters': expected an object"),
+        (
+            {"inputs": [], "id": 1},
+            "Unable to parse 'id': attempt to access JSON non-string as string",
+        ),
+        (
+            {"inputs": [], "parameters": []},
+            "Unable to parse 'parameters': attempt to access JSON non-object as object",
+        ),
         ({"inputs": [], "parameters": {"x": None}}, "'x' has invalid type"),
         ({"inputs": [], "parameters": {"x": [1]}}, "'x' has invalid type"),
         ({"inputs": [], "parameters": {"triton_x": 1}}, "keys starting with 'triton_'"),
-        ({"inputs": [], "parameters": {"priority": -1}}, "expected an unsigned integer"),
-        ({"inputs": [], "parameters": {"timeout": "1"}}, "expected an unsigned integer"),
-        ({"inputs": [], "parameters": {"sequence_end": 1}}, "expected a boolean"),
+        (
+            {"inputs": [], "parameters": {"priority": -1}},
+            "non-unsigned-integer as unsigned-integer",
+        ),
+        (
+            {"inputs": [], "parameters": {"timeout": "1"}},
+            "non-unsigned-integer as unsigned-integer",
+        ),
+        ({"inputs": [], "parameters": {"sequence_end": 1}}, "non-boolean as boolean"),
         ({"inputs": [], "outputs": [1]}, "Unable to parse 'outputs'"),
         ({"inputs": [], "outputs": [{}]}, "non-existing object member 'name'"),
         (with_input(name=...), "non-existing object member 'name'"),
+        (b'{"inputs":[],"id":"\\ud800"}', "a string is not Unicode"),
+        (b'{"inputs":[],"parameters":{"\\uDfff":1}}', "a string is not Unicode"),
         (with_input(shape=...), "Unable to parse 'shape'"),
         (with_input(shape=[-1]), "non-unsigned-integer as unsigned-integer: -1"),
         (with_input(shape=[1.0]), "non-unsigned-integer"),
@@ -141,7 +158,10 @@ def test_parameters() -> None:
         (with_input(datatype="FLOAT32"), "invalid datatype for input A"),
         (with_input(data=...), "Input must set only one of the following fields"),
         (with_input(parameters={"binary_data_size": 8}), "Input must set only one"),
-        (with_input(data=5), "Unable to parse 'data': expected an array, got an integer"),
+        (
+            with_input(data=5),
+            "Unable to parse 'data': attempt to access JSON non-array as array: got an integer",
+        ),
         (with_input(data=[1]), "Shape does not match true shape of 'data' field"),
         (with_input(data=[1, 2.0]), "expected integers, got a number: 2.0"),
         (with_input(data=[1, True]), "expected integers, got a boolean"),
@@ -174,7 +194,7 @@ def test_an_output_in_shared_memory_is_neither_binary_nor_classified() -> None:
     place = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
     for other in ({"binary_data": True}, {"classification": 1}):
         output = {"name": "O", "parameters": place | other}
-        assert "only one of" in refused({"inputs": [], "outputs": [output]})
+        assert "Output can't set both" in refused({"inputs": [], "outputs": [output]})
 
 
 def test_too_few_and_too_many_bytes() -> None:
