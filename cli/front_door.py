@@ -64,6 +64,12 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         metavar="ADDRESS",
         hidden=True,  # rarely wanted, and --help is to fit a screen; in docs/grpc.md
     ),
+    click.option("--grpc-header-forward-pattern", metavar="REGEX", hidden=True),
+    click.option("--grpc-use-ssl", is_flag=True, hidden=True),
+    click.option("--grpc-use-ssl-mutual", is_flag=True, hidden=True),
+    click.option("--grpc-server-cert", metavar="PEM", hidden=True),
+    click.option("--grpc-server-key", metavar="PEM", hidden=True),
+    click.option("--grpc-root-cert", metavar="PEM", hidden=True),
     click.option(
         "--gateways",
         type=click.IntRange(1, GATEWAYS_MAX),
@@ -143,6 +149,7 @@ def opened(
     allow_client_shm: str,
     allow_management: str,
     grace_seconds: float,
+    **grpc_options: str | bool | None,
 ) -> FrontDoor:
     """Listen. Raises CommandFailed (PORT) with one sentence when that is not possible."""
     arguments = [
@@ -155,6 +162,10 @@ def opened(
         arguments.append(f"--http-max-input-size={http_max_input_size}")
     if http_header_forward_pattern:
         arguments.append(f"--http-header-forward-pattern={http_header_forward_pattern}")
+    for name, value in grpc_options.items():  # the gateway's own, by the same names
+        option = f"--{name.replace('_', '-')}"
+        if value:
+            arguments.append(option if value is True else f"{option}={value}")
     http: list[socket.socket] = []
     grpc: list[socket.socket] = []
     url = grpc_target = ""

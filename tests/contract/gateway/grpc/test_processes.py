@@ -17,8 +17,9 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from naiad.testing.server import Server, _environment
+from naiad.testing.server import Server, _environment, serve
 from support.grpc_models import floats
+from support.models import add_echo
 from support.waiting import wait_until
 
 PATIENCE_S = 20
@@ -158,6 +159,18 @@ def test_mutual_tls(server: Server, port: int, certificates: Path) -> None:
             f"localhost:{port}", ssl=True, root_certificates=root
         ) as nobody:
             assert not answers(nobody)
+
+
+def test_tls_of_a_whole_server(
+    tmp_path_factory: pytest.TempPathFactory, certificates: Path
+) -> None:
+    repository = tmp_path_factory.mktemp("repository")
+    add_echo(repository, "echo_fp32", "FP32 -1")
+    arguments = ["--grpc-port", "0", *tls(certificates, "--grpc-use-ssl")]
+    with serve(repository, arguments=arguments) as server:
+        target = server.grpc_target.replace("127.0.0.1", "localhost")
+
+        assert asked(target, ssl=True, root_certificates=f"{certificates}/server.pem") == [3.0]
 
 
 @pytest.mark.parametrize(
