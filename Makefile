@@ -4,13 +4,14 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo serve test check soak bench clean
+.PHONY: help setup demo serve test check soak conformance bench clean
 
 help:
 	@echo "make demo    set up the example models, serve them, ask each a question, stop   (start here)"
 	@echo "make serve   the same server, which stays up; says what to try next"
 	@echo "make test    every check and every test, as CI does it"
 	@echo "make check   ruff, mypy and the import contracts alone"
+	@echo "make conformance   stock tritonclient against a real server"
 	@echo "make soak    the long runs (an hour)"
 	@echo "make bench   the benchmarks that need no other server, to build/benchmarks; ARGS=\"--rounds 3\""
 	@echo "make setup   only create .venv with all that the others need"
@@ -44,6 +45,10 @@ bench:
 	@scripts/setup dev
 	@.venv/bin/python scripts/setup_models.py
 	@.venv/bin/python -m benchmarks.all --out build/benchmarks --only core,cpu,delays,late,sizes $(ARGS)
+
+conformance:
+	@scripts/setup dev
+	@.venv/bin/python -m pytest -m conformance tests/conformance
 
 clean:
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info

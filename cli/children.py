@@ -38,8 +38,13 @@ class Child:
         self._process = process
 
     @classmethod
-    def start(cls, name: str, module: str, arguments: Sequence[str]) -> Child:
-        """Run `python -m module arguments...`. Raises OSError when no process can be had."""
+    def start(
+        cls, name: str, module: str, arguments: Sequence[str], descriptors: Sequence[int] = ()
+    ) -> Child:
+        """Run `python -m module arguments...`; `descriptors` are open in it under the same numbers.
+
+        Raises OSError when no process can be had.
+        """
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read_end, False)
         with contextlib.suppress(OSError):  # over the user's pipe limit: the default size does
@@ -53,6 +58,7 @@ class Child:
                 stdout=write_end,
                 stderr=write_end,
                 start_new_session=True,
+                pass_fds=descriptors,
             )
         except OSError:
             os.close(read_end)

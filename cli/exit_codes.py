@@ -25,5 +25,7 @@ class ExitCode(IntEnum):
     """Stopped, but work was left undone when the time for draining ran out."""
     MODEL_FAILED = 8
     """--exit-on-error: a model did not load."""
+    PORT = 9
+    """A port cannot be had: taken by another program, or not allowed."""
     INTERRUPTED = 130
     """Ctrl-C, or a second signal during a drain: everything was ended at once."""

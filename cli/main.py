@@ -44,6 +44,7 @@ COMMANDS: Final[dict[str, _Entry]] = {
     "perf": _Entry("naiad.cli.perf:perf", "Measure throughput and latency of a model."),
     "broker": _Entry("naiad.cli.processes:broker", "Run a broker alone (for supervisord)."),
     "worker": _Entry("naiad.cli.processes:worker", "Run one worker slot (for supervisord)."),
+    "gateway": _Entry("naiad.cli.processes:gateway", "Run one HTTP gateway (for supervisord)."),
 }
 
 

@@ -1,4 +1,4 @@
-"""`naiad broker` and `naiad worker`: the two processes under another supervisor, e.g. supervisord.
+"""`naiad broker`, `worker` and `gateway`: the processes under another supervisor, e.g. supervisord.
 
 Their options are their own; what stands here is what `naiad serve` otherwise does for them: a slot
 that dies at once again and again is started more and more slowly.
@@ -32,3 +32,10 @@ def broker(arguments: tuple[str, ...]) -> None:
 def worker(arguments: tuple[str, ...]) -> None:
     """Run one worker slot; `naiad serve` starts as many as its models need."""
     _run("naiad.worker", "worker", arguments)
+
+
+@click.command(context_settings=_PASS_THROUGH)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def gateway(arguments: tuple[str, ...]) -> None:
+    """Run one HTTP gateway; `naiad serve` starts one by itself."""
+    _run("naiad.gateway", "gateway", arguments)

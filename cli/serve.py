@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from naiad.cli import repositories, run_dir
+from naiad.cli import front_door, repositories, run_dir
 from naiad.cli.cleanup import cleanup, forget_state
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.log import LogWriter
+from naiad.cli.plan import Plan
 from naiad.cli.seconds import Seconds
 from naiad.cli.server_options import missing_gpu_option
 from naiad.cli.startup import Status, failed_models
-from naiad.cli.supervisor import Plan, Supervisor
+from naiad.cli.supervisor import Supervisor
 from naiad.cli.tables import table
 from naiad.config.settings import DEFAULT_NAME, SCAN_TIMEOUT_SECONDS, SPARES_MAX, Settings
 from naiad.config.surroundings import OnMissingGpu
@@ -48,6 +49,7 @@ DRAIN_SECONDS: Final = 30.0
     default=1,
     help="Warm empty workers per device, for when one dies; default: 1.",
 )
+@front_door.options
 @click.option(
     "--drain-seconds",
     type=Seconds(0),
@@ -72,11 +74,12 @@ def serve(
     spares: int,
     drain_seconds: float,
     scan_timeout_seconds: float,
+    **ports: Any,
 ) -> ExitCode:
     """Serve every model of the folders REPOSITORY until Ctrl-C.
 
     A broker process queues requests; each model instance gets a process of its own, which is
-    replaced when it dies.
+    replaced when it dies. Gateway processes speak HTTP and gRPC (KServe v2, as Triton does).
     """
     where = run_dir.located(folder, name)
     settings = Settings(
@@ -95,6 +98,7 @@ def serve(
         raise click.UsageError("; ".join(faults))
     run_dir.prepare(where)
     lock = run_dir.lock(where)
+    door = front_door.opened(drain_seconds=drain_seconds, **ports)
     # A killed server left them; this one is told anew what to serve.
     forget_state(where)
     cleanup(where, name)
@@ -106,8 +110,18 @@ def serve(
         return ExitCode.MODEL_FAILED if failed and exit_on_error else None
 
     plan = Plan(
-        run_dir=where, broker_arguments=broker_arguments(settings), drain_seconds=drain_seconds
+        run_dir=where,
+        broker_arguments=broker_arguments(settings),
+        drain_seconds=drain_seconds,
+        grace_seconds=door.grace_seconds,
+        gateways_count=door.gateways_count,
+        gateway_arguments=door.arguments,
+        gateway_descriptors=door.descriptors,
     )
+    if door.url:
+        notices.show(f"HTTP on {door.url}")
+    if door.grpc_target:
+        notices.show(f"gRPC on {door.grpc_target}")
     supervisor = Supervisor(plan, log, show)
     try:
         code = supervisor.run()
@@ -116,6 +130,7 @@ def serve(
     finally:
         log.close()
         notices.close()
+        door.close()
         os.close(lock)
     if supervisor.failure:
         raise CommandFailed(supervisor.failure, code)

@@ -1,12 +1,15 @@
-"""The process behind `naiad serve`: starts the broker and worker slots, watches and ends them.
+"""The process behind `naiad serve`: starts broker, worker slots and gateways, watches, ends them.
 
 One thread, one selector: pidfds, pipes, the self-pipe of signals, the link to the broker. Owns the
-child processes; knows nothing of requests or models beyond what it shows at the start.
+child processes, and the sockets that gateways listen on, so that a killed one loses no connection
+that it had not accepted; knows nothing of requests or models beyond what it shows at the start.
 
 The order of a shutdown, at the first SIGTERM or SIGINT:
  1. The broker gets SIGTERM: it says not ready, takes nothing new, finishes what is there, tells the
     workers to stop, and exits. Nothing is restarted from now on. When the broker is gone (or was
     when the signal came), the workers that are left get SIGTERM: nobody else will tell them.
+    Gateways get theirs `grace_seconds` before the broker: until then they are not ready, but serve.
+    Then they pass on the answers to what is under way, and exit.
  2. All of this has `drain_seconds`, and MARGIN_SECONDS on top for the words of farewell. Workers
     that are left when the broker has drained have LEFT_SECONDS_MAX.
  3. What is left then gets SIGKILL, and the exit code says so. A second signal does this at once.
@@ -18,8 +21,7 @@ from __future__ import annotations
 import selectors
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -27,6 +29,7 @@ from naiad.cli.broker_link import BrokerLink
 from naiad.cli.children import Child, describe_status, has_executed
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.log import LogWriter
+from naiad.cli.plan import Plan
 from naiad.cli.signals import SignalPipe
 from naiad.cli.slots import EARLY_DEATH_NS, NS, BackOff, SlotTable, Start
 from naiad.cli.startup import Startup, Status
@@ -43,6 +46,7 @@ LEFT_SECONDS_MAX: Final = 2.0
 """For workers when the broker has drained and exited: it did not know them, they have no work."""
 MARGIN_SECONDS: Final = 2.0
 """For the broker to say itself what it could not finish, before it is killed."""
+GATEWAY: Final = "gateway"
 BROKER_DRAIN_TIMED_OUT: Final = 1
 """The exit code with which a broker says that work was left (naiad.broker.__main__.ExitCode)."""
 
@@ -54,17 +58,6 @@ class Phase(Enum):
     DRAINING = 2
     KILLING = 3
     OVER = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to run. The modules are a seam: tests run small ones of their own."""
-
-    run_dir: str
-    broker_arguments: Sequence[str]
-    drain_seconds: float
-    broker_module: str = "naiad.broker"
-    worker_module: str = "naiad.worker"
 
 
 class Supervisor:
@@ -93,8 +86,13 @@ class Supervisor:
         self._broker_has_served = False
         self._workers: dict[str, Child] = {}
         self._slots = SlotTable()
+        self._gateways: dict[str, Child] = {}
+        self._gateway_slots = SlotTable()
+        self._gateway_slots.want(GATEWAY, plan.gateways_count, ())
         self._deadline_ns: int | None = None
         """Of the drain, then of the killing."""
+        self._broker_stop_ns: int | None = None
+        """When the grace of gateways is over."""
         self._is_drained = False
         self.failure = ""
         """Why the server ended by itself, for the person who started it."""
@@ -133,26 +131,32 @@ class Supervisor:
                 self._start_broker()
             for start in self._slots.due(now_ns):
                 self._start_worker(start)
+            for start in self._gateway_slots.due(now_ns):
+                self._start_gateway(start.slot)
             status = self._startup.step(now_ns)
             if status is not None:
                 self._settled(status)
         elif not self._children():
             self._phase = Phase.OVER
+        elif self._broker_stop_ns is not None and now_ns >= self._broker_stop_ns:
+            self._stop_broker()
         elif self._deadline_ns is not None and now_ns >= self._deadline_ns:
             self._time_ran_out(now_ns)
 
     def _timeout_seconds(self) -> float | None:
         if self._phase is not Phase.SERVING:
-            due = [self._deadline_ns]
+            due = [self._deadline_ns, self._broker_stop_ns]
         else:
-            due = [self._broker_start_ns, self._slots.deadline_ns(), self._startup.next_ns]
+            due = [self._broker_start_ns, self._startup.next_ns]
+            due += [self._slots.deadline_ns(), self._gateway_slots.deadline_ns()]
         known = [moment for moment in due if moment is not None]
         if not known:
             return None
         return max(0.0, (min(known) - time.monotonic_ns()) / NS)
 
     def _children(self) -> list[Child]:
-        return [*([self._broker] if self._broker else []), *self._workers.values()]
+        broker = [self._broker] if self._broker else []
+        return [*broker, *self._workers.values(), *self._gateways.values()]
 
     def _nothing(self) -> None:
         """The descriptor's messages are read in every turn."""
@@ -185,6 +189,22 @@ class Supervisor:
         self._workers[start.slot] = child
         self._watch(child, lambda: self._worker_exited(child))
         self._link.send(m.Spawned(child.name, child.pid))
+
+    def _start_gateway(self, name: str) -> None:
+        plan = self._plan
+        arguments = ["--run-dir", plan.run_dir, "--name", name, *plan.gateway_arguments]
+        inherited: list[int] = []
+        for option, numbers in plan.gateway_descriptors.items():
+            inherited += numbers
+            arguments += [f"{option}={number}" for number in numbers]
+        try:
+            child = Child.start(name, plan.gateway_module, arguments, inherited)
+        except OSError as error:
+            delay_ns = self._gateway_slots.exited(name, time.monotonic_ns(), is_early=True)
+            self._log.event(f"cannot start {name}: {error}; next try in {delay_ns / NS:g} s")
+            return
+        self._gateways[name] = child
+        self._watch(child, lambda: self._gateway_exited(child))
 
     def _watch(self, child: Child, on_exit: Callable[[], None]) -> None:
         read = selectors.EVENT_READ
@@ -244,10 +264,24 @@ class Supervisor:
             again = f"; next start in {delay_ns / NS:g} s" if delay_ns else ""
             self._log.event(f"{child.name}[{child.pid}] ended: {describe_status(status)}{again}")
 
+    def _gateway_exited(self, child: Child) -> None:
+        del self._gateways[child.name]
+        status = self._ended(child)
+        now_ns = time.monotonic_ns()
+        is_early = now_ns - child.started_ns < EARLY_DEATH_NS
+        delay_ns = self._gateway_slots.exited(child.name, now_ns, is_early=is_early)
+        reason = f"{child.name}[{child.pid}] ended: {describe_status(status)}{_last_words(child)}"
+        if self._phase is Phase.SERVING:
+            again = f"next start in {delay_ns / NS:g} s" if delay_ns else "restarting it"
+            self._log.event(f"{reason}; {again}")
+        elif status and self._phase is Phase.DRAINING and status != -signal.SIGTERM:
+            self._log.event(reason)
+
     def _broker_exited(self) -> None:
         child = self._broker
         assert child is not None
         self._broker = None
+        self._broker_stop_ns = None
         status = self._ended(child)
         now_ns = time.monotonic_ns()
         reason = f"{describe_status(status)}{_last_words(child)}"
@@ -330,8 +364,19 @@ class Supervisor:
     def _drain(self) -> None:
         self._phase = Phase.DRAINING
         self._startup.close()
-        seconds = self._plan.drain_seconds + MARGIN_SECONDS
-        self._deadline_ns = time.monotonic_ns() + int(seconds * NS)
+        grace_seconds = self._plan.grace_seconds if self._gateways else 0.0
+        seconds = grace_seconds + self._plan.drain_seconds + MARGIN_SECONDS
+        now_ns = time.monotonic_ns()
+        self._deadline_ns = now_ns + int(seconds * NS)
+        for gateway in self._gateways.values():
+            gateway.signal(signal.SIGTERM)
+        if grace_seconds and self._broker is not None:
+            self._broker_stop_ns = now_ns + int(grace_seconds * NS)
+        else:
+            self._stop_broker()
+
+    def _stop_broker(self) -> None:
+        self._broker_stop_ns = None
         if self._broker is not None:
             self._broker.signal(signal.SIGTERM)
         else:
@@ -355,6 +400,7 @@ class Supervisor:
 
     def _kill(self, now_ns: int) -> None:
         self._phase = Phase.KILLING
+        self._broker_stop_ns = None
         self._deadline_ns = now_ns + int(KILLED_SECONDS_MAX * NS)
         for child in self._children():
             child.signal(signal.SIGKILL)

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Self, Unpack
+from typing import Any, Final, Literal, Protocol, Self, Unpack
 
 import zmq
 
@@ -24,13 +24,26 @@ from naiad.client.calls import Ask, Calls, Completion
 from naiad.client.control import Json, Operation
 from naiad.client.deadlines import deadline_after
 from naiad.client.driver import CONNECT_TIMEOUT_S, Driver, copy_of, over_budget, timed_out_in_line
-from naiad.client.memory import ClientRegion, RegistrationToken, Transport
+from naiad.client.memory import ClientRegion, Placement, RegistrationToken, Transport
 from naiad.client.packing import Request
-from naiad.client.requests import Prepared
+from naiad.client.requests import PackedInput, Prepared
 from naiad.client.results import InferResult
-from naiad.protocol.errors import NaiadError, RequestError
+from naiad.protocol.errors import NaiadError, RequestError, Unavailable
 
 _now_ns: Final = time.monotonic_ns
+
+
+class Receiver(Protocol):
+    """Takes the one outcome of a request, inside the event loop; raises nothing.
+
+    `done` says that nobody wants it any more.
+    """
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: InferResult, /) -> None: ...
+
+    def set_exception(self, fault: NaiadError, /) -> None: ...
 
 
 class AsyncClient:
@@ -111,6 +124,41 @@ class AsyncClient:
         finally:
             if future.cancelled() and session.cancel(self._sent_again.pop(future, ident)):
                 self._turn_soon()
+
+    def submit(self, parts: Prepared, receiver: Receiver) -> int:
+        """Ask without waiting and without a task: a gateway's way. Call it in the event loop.
+
+        Returns the request's id for `abandon`, or 0 when the budgets have no room for it now.
+        Raises RequestError for what this server takes at no time.
+        """
+        if self._loop is None:
+            self._attach()
+        session = self._session
+        if session.fault is not None:
+            raise copy_of(session.fault)
+        now_ns = _now_ns() if parts.tail[2] or parts.memory is not None else 0
+        if parts.memory is not None:
+            self._memory.announce(now_ns)
+        ident = 0 if self._queue else session.submit(parts, receiver, now_ns)
+        if ident:
+            self._turn_soon()
+        return ident
+
+    def abandon(self, ident: int) -> None:
+        """Nobody waits for this request any more; its receiver says that it is done."""
+        if self._session.cancel(ident):
+            self._turn_soon()
+
+    def share(
+        self, inputs: tuple[PackedInput, ...]
+    ) -> tuple[tuple[PackedInput, ...], Placement | None]:
+        """The inputs for `checked`, large ones in shared memory as far as there is any; and what
+        keeps that memory alive."""
+        bytes_min = self._memory.bytes_min
+        for item in inputs:
+            if item[6] >= bytes_min and item[7] is not None:
+                return self._memory.placed(inputs)
+        return inputs, None
 
     async def _room(self, loop: asyncio.AbstractEventLoop, parts: Prepared, begun_ns: int) -> None:
         """Until the budgets have room for these parts; first come, first served.
@@ -206,7 +254,7 @@ class AsyncClient:
         """Send a request inline whose shared memory the server did not take."""
         parts = self._memory.inline_again(request, fault)
         ident = self._session.submit(parts, future, _now_ns()) if parts is not None else 0
-        if ident:
+        if ident and isinstance(future, asyncio.Future):
             self._sent_again[future] = ident
             future.add_done_callback(lambda done: self._sent_again.pop(done, None))
         return ident > 0
@@ -251,6 +299,15 @@ class AsyncClient:
         self._turn()
 
     # --- shared memory -------------------------------------------------------------------------
+
+    def region_now(self, size: int) -> ClientRegion | None:
+        """As `region`, without waiting: None when there is no connection yet, or no room."""
+        if not self._memory.is_ready:
+            return None
+        try:
+            return self._memory.allocate(size)
+        except Unavailable:
+            return None
 
     async def region(self, size: int) -> ClientRegion:
         """`size` bytes of shared memory for inputs and outputs of your own placing.

@@ -6,7 +6,7 @@ array made from it are gone. Arrays of inline outputs own their bytes or the fra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from naiad.client.requests import INLINE, SMALL_BYTES_MAX, Buffer
@@ -21,6 +21,10 @@ class Output(NamedTuple):
     datatype: str
     shape: tuple[int, ...]
     data: memoryview
+
+
+RawOutput = tuple[str, str, tuple[int, ...], memoryview | None]
+"""(name, datatype, shape, bytes)."""
 
 
 class Placed(Protocol):
@@ -87,6 +91,13 @@ class InferResult:
                 for tensor in self._tensors
             ]
         )
+
+    def raw(self, elsewhere: Container[str] = ()) -> list[RawOutput]:
+        """As `outputs`, without data for those `elsewhere`: in regions this client cannot read."""
+        return [
+            (row[0], row[1], row[2], None if row[0] in elsewhere else self._data(row))
+            for row in self._tensors
+        ]
 
     def as_numpy(self, name: str) -> Array:
         """One output as an array: BYTES as objects, BF16 as its bits (see `from_bfloat16`).

@@ -8,6 +8,7 @@ Needs naiad and its client only.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -59,15 +60,33 @@ class Server:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids: "supervisor", "broker", and each worker's by its slot."""
+        """Process ids: "supervisor", "broker", each gateway's and each worker's by its slot."""
         found = {"supervisor": self.process.pid}
         for pid in _children(self.process.pid):
             words = _command_line(pid)
             if "naiad.broker" in words:
                 found["broker"] = pid
+            elif "naiad.gateway" in words:
+                found[words[words.index("--name") + 1]] = pid
             elif "--slot" in words:
                 found[words[words.index("--slot") + 1]] = pid
         return found
+
+    @property
+    def http_url(self) -> str:
+        """Where it speaks HTTP: "http://127.0.0.1:PORT", open before any model is loaded."""
+        found = re.search(r"^HTTP on (\S+)$", self.log, re.MULTILINE)
+        if found is None:
+            raise self._failed('speaks no HTTP; serve(..., arguments=["--http-port", "0"])')
+        return found[1]
+
+    @property
+    def grpc_target(self) -> str:
+        """Where it speaks gRPC: "127.0.0.1:PORT"; its gateway may not listen yet."""
+        found = re.search(r"^gRPC on (\S+)$", self.log, re.MULTILINE)
+        if found is None:
+            raise self._failed('speaks no gRPC; serve(..., arguments=["--grpc-port", "0"])')
+        return found[1]
 
     def wait_ready(self, seconds: float = READY_SECONDS_MAX) -> None:
         """Until it listens. Raises ServerFailed when it ends before or takes longer."""
@@ -118,7 +137,8 @@ def serve(
 
     Args:
         repository: the folder with the models.
-        arguments: further ones for `naiad serve`, e.g. ["--control-mode", "explicit"].
+        arguments: further ones for `naiad serve`, e.g. ["--control-mode", "explicit"]; HTTP and
+            gRPC are off unless they say otherwise; ["--http-port", "0"] takes any free port.
         ready_seconds: how long the models may take to load.
         environment: variables in addition to those of this process.
 
@@ -128,7 +148,9 @@ def serve(
     name = f"test-{secrets.token_hex(4)}"
     run_dir = Path(tempfile.mkdtemp(prefix=f"naiad-{name}-"))
     command = [sys.executable, "-m", "naiad", "serve", os.fspath(repository)]
-    command += ["--run-dir", str(run_dir), "--name", name, *arguments]
+    # Without ports unless they are asked for: tests that run side by side must not fight for them.
+    command += ["--run-dir", str(run_dir), "--name", name]
+    command += ["--http-port", "off", "--grpc-port", "off", *arguments]
     with (run_dir / "test.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(environment)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-COMPONENTS = {"protocol", "shm", "config", "broker", "worker", "client", "cli", "testing"}
+COMPONENTS = {
+    "protocol", "shm", "config", "broker", "worker", "client", "gateway", "cli", "testing"
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,8 +6,9 @@ import sys
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.log import LogWriter
+from naiad.cli.plan import Plan
 from naiad.cli.startup import Status
-from naiad.cli.supervisor import Plan, Supervisor
+from naiad.cli.supervisor import Supervisor
 
 
 def main() -> ExitCode:

@@ -22,6 +22,7 @@ pytest_plugins = ["naiad.testing.plugin"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_SECONDS = 40.0
+OFF = ["--http-port", "off", "--grpc-port", "off"]
 SIXTEEN = json.dumps(list(range(16)))
 
 
@@ -72,7 +73,7 @@ def test_the_greeting_names_models_and_the_failure(naiad_server: Server) -> None
 def test_a_second_server_in_the_same_place_disturbs_nothing(
     naiad_server: Server, naiad_repository: Path, where: list[str]
 ) -> None:
-    run = naiad("serve", str(naiad_repository), *where)
+    run = naiad("serve", str(naiad_repository), *OFF, *where)
     assert run.returncode == ExitCode.RUN_DIR
     (line,) = run.stderr.splitlines()
     assert f"(pid {naiad_server.process.pid}) already runs" in line
@@ -219,7 +220,7 @@ def kill_and_start_again(first: Server, repository: Path) -> None:
     assert first.leftovers()
     where = ["--run-dir", str(first.run_dir), "--name", first.name]
     again = subprocess.Popen(
-        [sys.executable, "-m", "naiad", "serve", str(repository), *where],
+        [sys.executable, "-m", "naiad", "serve", str(repository), *OFF, *where],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         stderr=subprocess.DEVNULL,
     )

@@ -31,6 +31,8 @@ class Person:
             **os.environ,
             "PYTHONPATH": str(ROOT / "src"),
             "NAIAD_RUN_DIR": str(self.run_dir),
+            "NAIAD_HTTP_PORT": "0",  # 8000 may be somebody else's
+            "NAIAD_GRPC_PORT": "0",
         }
 
     def types(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -92,13 +94,14 @@ def test_naiad_alone(person: Person) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["serve", "status", "infer", "load", "unload", "check", "perf", "broker", "worker"]
+    "command",
+    ["serve", "status", "infer", "load", "unload", "check", "perf", "broker", "worker", "gateway"],
 )
 def test_help_is_short_and_has_an_example(person: Person, command: str) -> None:
     run = person.types(command, "--help")
     assert run.returncode == 0
     assert run.stdout.count("\n") <= 45
-    if command not in ("broker", "worker"):
+    if command not in ("broker", "worker", "gateway"):
         assert f"naiad {command} " in run.stdout.split("Options")[1], "an example after the options"
 
 

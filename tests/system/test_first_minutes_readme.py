@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ README = (ROOT / "README.md").read_text()
 FILE = re.compile(r"`(models/[^`]+)`:\n\n```\w+\n(.*?)```", re.DOTALL)
 CONSOLE = re.compile(r"^\$ (naiad infer [^\n]+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PYTHON = re.compile(r"or from Python:\n\n```python\n(.*?)```", re.DOTALL)
+CURL = re.compile(r"^\$ curl localhost:8000(\S+) -d '([^']+)'\n(.*)$", re.MULTILINE)
 RUN_DIR = "/tmp/double"
 
 
@@ -30,7 +32,7 @@ def server() -> Iterator[Server]:
     for name, text in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    with serve(folder / "models") as running:
+    with serve(folder / "models", arguments=["--http-port", "0"]) as running:
         yield running
     shutil.rmtree(folder)
 
@@ -48,6 +50,12 @@ def test_the_question_on_the_command_line(server: Server) -> None:
     ((line, expected),) = CONSOLE.findall(README)
     shell = line.replace(RUN_DIR, str(server.run_dir)).replace("naiad", "-m naiad", 1)
     assert run(["/bin/sh", "-c", f"'{sys.executable}' {shell}"], server) == expected
+
+
+def test_the_question_by_curl(server: Server) -> None:
+    ((path, body, expected),) = CURL.findall(README)
+    with urllib.request.urlopen(f"{server.http_url}{path}", body.encode()) as answer:
+        assert answer.read().decode() == expected
 
 
 def test_the_question_from_python(server: Server) -> None:

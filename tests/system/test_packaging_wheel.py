@@ -16,7 +16,17 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-COMPONENTS = ("protocol", "shm", "config", "broker", "worker", "client", "cli", "testing")
+COMPONENTS = (
+    "protocol",
+    "shm",
+    "config",
+    "broker",
+    "worker",
+    "client",
+    "gateway",
+    "cli",
+    "testing",
+)
 DATA_SUFFIXES = (".proto", ".typed", ".pbtxt", ".txt")
 
 

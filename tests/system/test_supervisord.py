@@ -48,6 +48,8 @@ class Supervisord:
             "NAIAD_REPOSITORY": str(repository),
             "NAIAD_RUN_DIR": str(self.run_dir),
             "NAIAD_CPU_SLOTS": "3",
+            "NAIAD_HTTP_PORT": "0",
+            "NAIAD_GRPC_PORT": "0",
         }
         self.log = folder / "log"
         with self.log.open("wb") as log:

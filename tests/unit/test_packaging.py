@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-COMPONENTS = ("protocol", "shm", "config", "broker", "worker", "client", "cli", "testing")
+COMPONENTS = (
+    "protocol",
+    "shm",
+    "config",
+    "broker",
+    "worker",
+    "client",
+    "gateway",
+    "cli",
+    "testing",
+)
 PURE = (
     *sorted(f"naiad.protocol.{path.stem}" for path in (ROOT / "protocol").glob("[a-z]*.py")),
     *sorted(f"naiad.broker.core.{path.stem}" for path in (ROOT / "broker/core").glob("[a-z]*.py")),

@@ -1,0 +1,64 @@
+"""An InferAnswer to the parts of an HTTP response's body. Pure.
+
+Binary outputs are passed on as they are, never copied. What is inside a tensor only the given
+converter knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from json import dumps
+from json.encoder import encode_basestring
+from typing import Final, NamedTuple
+
+from naiad.client.requests import Buffer
+from naiad.gateway.calls import InferAnswer, InferCall
+
+ToJson = Callable[[str, str, tuple[int, ...], memoryview], bytes]
+"""(output's name, datatype, shape, bytes) to a flat JSON array; see naiad.gateway.json_tensors."""
+
+JSON_TYPE: Final = "application/json"
+BINARY_TYPE: Final = "application/octet-stream"
+
+
+class Body(NamedTuple):
+    """A response's body in parts. `json_length` is None when there is nothing behind the JSON."""
+
+    parts: list[Buffer]
+    json_length: int | None
+
+
+def answer_body(call: InferCall, answer: InferAnswer, to_json: ToJson) -> Body:
+    """The body for an answer, its outputs as the call asked for them.
+
+    Raises RequestError when an output that was asked for as JSON cannot be written so.
+    """
+    wishes = {one.name: one.is_binary for one in call.outputs}
+    binary: list[Buffer] = []
+    texts: list[str] = []
+    for name, datatype, shape, data in answer.outputs:
+        head = (
+            f'{{"name":{encode_basestring(name)},"datatype":"{datatype}",'
+            f'"shape":[{",".join(map(str, shape))}]'
+        )
+        if data is None:  # in the shared memory that was asked for
+            texts.append(f"{head}}}")
+        elif wishes.get(name, call.is_binary_by_default):
+            texts.append(f'{head},"parameters":{{"binary_data_size":{len(data)}}}}}')
+            if len(data):
+                binary.append(data)
+        else:
+            array = to_json(name, datatype, shape, data).decode()
+            texts.append(f'{head},"data":{array}}}')
+    label = f'"id":{encode_basestring(answer.id)},' if answer.id else ""
+    parameters = ""
+    if answer.parameters:
+        written = dumps(answer.parameters, ensure_ascii=False, separators=(",", ":"))
+        parameters = f'"parameters":{written},'
+    text = (
+        f'{{{label}"model_name":{encode_basestring(answer.model)},"model_version":"{answer.version}",'
+        f'{parameters}"outputs":[{",".join(texts)}]}}'
+    ).encode("utf-8", "backslashreplace")
+    if not binary:
+        return Body([text], None)
+    return Body([text, *binary], len(text))

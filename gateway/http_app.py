@@ -1,0 +1,265 @@
+"""Every route but inference: asks the broker and writes what it says as JSON.
+
+Owns who may use which route: what changes the server, and shared memory, is for this machine alone
+unless the operator says otherwise, and never for a web page (a request with an Origin).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from naiad.gateway import http_routes
+from naiad.gateway.http_connection import HttpConnection, Work
+from naiad.gateway.http_infer import Inference, InferPlan, replied
+from naiad.gateway.http_message import (
+    EMPTY,
+    BodyPlace,
+    Head,
+    HttpRequest,
+    Response,
+    error_response,
+)
+from naiad.gateway.http_parameters import (
+    Json,
+    flag_of,
+    object_of,
+    parsed_object,
+    text_of,
+    uint_of,
+)
+from naiad.gateway.http_request import checked_size
+from naiad.gateway.http_routes import Route
+from naiad.gateway.http_status import HttpError, from_fault
+from naiad.gateway.plane import Plane, client_shm_disabled
+from naiad.protocol.errors import Code, NaiadError, RequestError
+
+CUDA_HANDLE_BYTES: Final = 64
+PATHS_KNOWN_MAX: Final = 4096
+"""Routes that are remembered by path; beyond, all are worked out again."""
+
+Wish = Literal["auto", "true", "false"]
+Handler = Callable[[Route, Json], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may do what. "auto": this machine alone."""
+
+    client_shm: Wish = "auto"
+    management: Wish = "auto"
+
+    def allows_regions(self, is_local: bool) -> bool:
+        return self.client_shm == "true" or (self.client_shm == "auto" and is_local)
+
+    def allows_management(self, is_local: bool) -> bool:
+        return self.management == "true" or (self.management == "auto" and is_local)
+
+
+class HttpApp:
+    """From a request to its work. `is_ready` and `is_exiting` are the server's own state."""
+
+    def __init__(self, plane: Plane, access: Access, forward: str = "") -> None:
+        self.is_ready = True
+        self.is_exiting = False
+        self._plane = plane
+        self._access = access
+        self._inference = Inference(plane, access.allows_regions, forward)
+        self._routes: dict[bytes, Route] = {}
+        self._handlers: dict[str, Handler] = {
+            "live": self._live,
+            "ready": self._ready,
+            "server_metadata": self._server_metadata,
+            "model_ready": self._model_ready,
+            "model_metadata": self._model_metadata,
+            "model_config": self._model_config,
+            "statistics": self._statistics,
+            "index": self._index,
+            "load": self._load,
+            "unload": self._unload,
+            "shm_status": self._shm_status,
+            "shm_register": self._shm_register,
+            "shm_unregister": self._shm_unregister,
+            "generate": _unsupported("generate: streaming models are"),
+            "logging": _unsupported("log settings over the network are"),
+            "trace": _unsupported("tracing is"),
+        }
+
+    def handle(self, request: HttpRequest, connection: HttpConnection) -> Work | None:
+        """Begin a request; the answer goes to the connection."""
+        head = request.head
+        if isinstance(head.plan, InferPlan) and not self.is_exiting:
+            return self._inference.begin(head.plan, request, connection)
+        try:
+            route = self._routes.get(head.path)
+            if route is None:
+                route = self._route(head.path)
+            self._check(route, request, connection.is_local)
+            if route.name == "infer":
+                plan = self._inference.plan(route, head)
+                head.plan = plan
+                return self._inference.begin(plan, request, connection)
+            given = self._body(route, request)
+        except HttpError as fault:
+            connection.reply(error_response(fault))
+            return None
+        except NaiadError as fault:
+            connection.reply(error_response(from_fault(fault)))
+            return None
+        work = self._handlers[route.name](route, given)
+        return asyncio.get_running_loop().create_task(replied(connection, work))
+
+    def place(self, head: Head) -> BodyPlace | None:
+        """Shared memory for the body of a large inference request."""
+        route = self._routes.get(head.path)
+        if route is None or route.name != "infer" or head.method != "POST":
+            return None
+        return self._inference.place(head)
+
+    def _route(self, path: bytes) -> Route:
+        found = http_routes.find(path)
+        if len(self._routes) >= PATHS_KNOWN_MAX:
+            self._routes.clear()
+        self._routes[path] = found
+        return found
+
+    def _check(self, route: Route, request: HttpRequest, is_local: bool) -> None:
+        """Raises HttpError when this request is not for here, or not now."""
+        if request.head.method not in route.verbs:
+            allow = (("Allow", ", ".join(route.verbs)),)
+            raise HttpError(405, "Method Not Allowed", headers=allow)
+        if self.is_exiting:
+            raise HttpError(503, "Server exiting")
+        name = route.name
+        if name in http_routes.LOCAL_SHM:
+            if route.kind == "system" and not self._access.allows_regions(is_local):
+                raise from_fault(client_shm_disabled())
+        elif name not in http_routes.LOCAL_ONLY:
+            return
+        elif not self._access.allows_management(is_local):
+            raise HttpError(
+                403, f"{name} is allowed from the server's own machine only; see --allow-management"
+            )
+        if request.head.method == "POST" and b"origin" in request.head.headers:
+            raise HttpError(
+                403, f"{name} is not allowed from web pages (the request has an Origin)"
+            )
+
+    def _body(self, route: Route, request: HttpRequest) -> Json:
+        """The JSON object of a request that may have one; {} without a body."""
+        if not request.body or request.head.method == "GET":
+            return {}
+        coding = request.head.header(b"content-encoding") or "identity"
+        if coding.strip().lower() != "identity":
+            raise HttpError(400, "Unsupported content-encoding, only 'identity' is supported.")
+        checked_size("JSON", len(request.body), self._plane.limits.input_bytes_max)
+        return parsed_object(bytes(request.body))
+
+    # --- health ----------------------------------------------------------------------------------
+
+    async def _live(self, route: Route, given: Json) -> Response:
+        if await self._plane.is_live():
+            return EMPTY
+        raise HttpError(503, "the broker does not answer")
+
+    async def _ready(self, route: Route, given: Json) -> Response:
+        if not self.is_ready:
+            raise HttpError(503, "Server exiting")
+        return EMPTY if await self._plane.is_ready() else Response(400, [])
+
+    async def _model_ready(self, route: Route, given: Json) -> Response:
+        if self.is_ready and await self._plane.is_model_ready(route.model, route.version):
+            return EMPTY
+        raise HttpError(400, "Model version not ready")
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    async def _server_metadata(self, route: Route, given: Json) -> Response:
+        return _json(await self._plane.client.metadata())
+
+    async def _model_metadata(self, route: Route, given: Json) -> Response:
+        return _json(await self._plane.client.metadata(route.model, route.version))
+
+    async def _model_config(self, route: Route, given: Json) -> Response:
+        return _json(await self._plane.client.config(route.model, route.version))
+
+    async def _statistics(self, route: Route, given: Json) -> Response:
+        return _json(await self._plane.client.statistics(route.model, route.version))
+
+    # --- the repository --------------------------------------------------------------------------
+
+    async def _index(self, route: Route, given: Json) -> Response:
+        return _json(await self._plane.client.index(ready=flag_of(given, "ready")))
+
+    async def _load(self, route: Route, given: Json) -> Response:
+        await self._plane.load(route.model, object_of(given, "parameters"))
+        return EMPTY
+
+    async def _unload(self, route: Route, given: Json) -> Response:
+        dependents = flag_of(object_of(given, "parameters"), "unload_dependents")
+        await self._plane.client.unload(route.model, unload_dependents=dependents)
+        return EMPTY
+
+    # --- shared memory ---------------------------------------------------------------------------
+
+    async def _shm_status(self, route: Route, given: Json) -> Response:
+        if route.kind == "cuda":
+            if route.region:
+                raise RequestError(
+                    f"Unable to find cuda shared memory region: '{route.region}'",
+                    code=Code.NOT_FOUND,
+                )
+            return _json([])
+        return _json(await self._plane.region_status(route.region))
+
+    async def _shm_register(self, route: Route, given: Json) -> Response:
+        if route.kind == "cuda":
+            _check_cuda_handle(given)
+            raise RequestError(
+                f"failed to register CUDA shared memory region: '{route.region}', GPUs not"
+                " supported"
+            )
+        await self._plane.register_region(
+            route.region,
+            text_of(_with(given, "key"), "key"),
+            uint_of(given, "offset"),
+            uint_of(_with(given, "byte_size"), "byte_size"),
+        )
+        return EMPTY
+
+    async def _shm_unregister(self, route: Route, given: Json) -> Response:
+        if route.kind == "system":
+            await self._plane.unregister_region(route.region)
+        return EMPTY
+
+
+def _with(given: Json, field: str) -> Json:
+    if field not in given:
+        raise RequestError(f"Shared memory register request has no '{field}' field")
+    return given
+
+
+def _check_cuda_handle(given: Json) -> None:
+    handle = object_of(_with(given, "raw_handle"), "raw_handle")
+    try:
+        found = base64.b64decode(text_of(handle, "b64"), validate=True)
+    except ValueError:
+        found = b""
+    if len(found) != CUDA_HANDLE_BYTES:
+        raise RequestError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+
+
+def _json(found: Any) -> Response:
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    return Response(200, [text.encode("utf-8", "backslashreplace")])
+
+
+def _unsupported(what: str) -> Handler:
+    async def refuse(route: Route, given: Json) -> Response:
+        raise RequestError(f"{what} not in this release", code=Code.UNSUPPORTED)
+
+    return refuse

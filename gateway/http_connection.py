@@ -1,0 +1,319 @@
+"""One HTTP/1.1 connection: whose turn it is, what is answered, and when patience ends.
+
+One request is worked on at a time; the next ones of a pipelining client wait, so that answers come
+in order. Reads on meanwhile: a client that goes away is noticed, and its request cancelled, at
+once. (While more than one request waits, reading pauses, and so does noticing.) Knows no routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from ipaddress import ip_address
+from typing import Any, Final, Protocol
+
+from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response, error_response, wire
+from naiad.gateway.http_reader import KnownHeads, Phase, Reader, Upgraded
+from naiad.gateway.http_status import HttpError, from_fault
+from naiad.gateway.limits import Limits
+from naiad.gateway.plane import Budget
+from naiad.protocol.errors import NaiadError
+
+LINGER_SECONDS: Final = 2.0
+"""For a client to read why its request was refused while it still sends it."""
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Work(Protocol):
+    """What is under way for a request."""
+
+    def cancel(self) -> Any: ...
+
+
+class Door(Protocol):
+    """What a connection needs of its server."""
+
+    limits: Limits
+    budget: Budget
+    read_buffer: bytearray
+    known_heads: KnownHeads
+    connections: set[HttpConnection]
+
+    @property
+    def is_closing(self) -> bool:
+        """Connections are closed behind their answer."""
+
+    def place(self, head: Head) -> BodyPlace | None:
+        """Memory for a large body, where it is used; None: any will do."""
+
+    def handle(self, request: HttpRequest, connection: HttpConnection) -> Work | None:
+        """Begin a request; `connection.reply` is called once, now or later."""
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """Made by the server for each connection it accepts."""
+
+    def __init__(self, door: Door, loop: asyncio.AbstractEventLoop) -> None:
+        self._door = door
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self.is_local = False
+        """Whether the client is on this machine."""
+        self._reader = Reader(
+            door.limits,
+            door.read_buffer,
+            door.known_heads,
+            take=door.budget.take,
+            place=door.place,
+            arrived=self._arrived,
+        )
+        self._phase = Phase.IDLE
+        self._since = loop.time()
+        """When this phase of reading began."""
+        self._backlog: deque[tuple[HttpRequest, int]] = deque()
+        self._current: HttpRequest | None = None
+        self._held_bytes = 0
+        """Of the current request, in the budget."""
+        self._work: Work | None = None
+        self._refusal: HttpError | None = None
+        """To be said when everything before it is answered."""
+        self._is_deaf = False
+        """What still comes is thrown away."""
+        self._lingers_since = 0.0
+        self._is_advancing = False
+        self._is_reading = True
+        self._write_paused_since = 0.0
+        self._unwritten_bytes = 0
+        self._unwritten_since = 0.0
+
+    # --- the transport ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # uvloop's is not a subclass
+        self.is_local = is_local(transport.get_extra_info("peername"))
+        self._door.connections.add(self)
+        limit = self._door.limits.connections_max
+        if len(self._door.connections) > limit:
+            text = f"{limit} connections are open; try again later"
+            self._refuse(HttpError(503, text, headers=(("Retry-After", "1"),)))
+
+    def connection_lost(self, fault: Exception | None) -> None:
+        self._door.connections.discard(self)
+        self._transport = None
+        self._abandon()
+
+    def eof_received(self) -> bool:
+        """Half-closed is closed: a client that has gone cannot be told from one that still reads,
+        and the work of the first must end."""
+        self._abandon()
+        return False
+
+    def pause_writing(self) -> None:
+        self._write_paused_since = self._loop.time()
+
+    def resume_writing(self) -> None:
+        self._write_paused_since = 0.0
+        self._advance()
+
+    def get_buffer(self, hint: int) -> memoryview:
+        if self._is_deaf:
+            return memoryview(self._door.read_buffer)
+        return self._reader.buffer()
+
+    def buffer_updated(self, size: int) -> None:
+        if self._is_deaf:
+            return
+        reader = self._reader
+        try:
+            reader.feed(size)
+        except Upgraded:
+            self._decline_upgrade()
+        except HttpError as fault:
+            self._refuse(fault)
+        except NaiadError as fault:
+            self._refuse(from_fault(fault))
+        if reader.phase is not self._phase:
+            if self._phase is Phase.IDLE or reader.phase is Phase.IDLE:
+                self._since = self._loop.time()
+            self._phase = reader.phase
+        if self._backlog or reader.expects_continue:
+            self._advance()
+
+    def _arrived(self, request: HttpRequest, held_bytes: int) -> None:
+        self._backlog.append((request, held_bytes))
+        self._since = self._loop.time()
+        limit = self._door.limits.pipeline_max
+        if len(self._backlog) > limit:
+            raise HttpError(503, f"more than {limit} requests sent ahead of their answers")
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Begin the next request if nothing is under way; read on if there is no backlog."""
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        while self._current is None and self._backlog and not self._write_paused_since:
+            if self._transport is None:
+                break
+            request, self._held_bytes = self._backlog.popleft()
+            self._current = request
+            work = self._door.handle(request, self)
+            if self._current is request:
+                self._work = work
+        self._is_advancing = False
+        transport = self._transport
+        if transport is None:
+            return
+        if self._current is None and not self._backlog:
+            if self._refusal is not None:
+                self._say_refusal(transport)
+            elif self._reader.expects_continue:
+                self._reader.expects_continue = False
+                if not self._reader.received:
+                    transport.write(_CONTINUE)
+        if self._is_reading is bool(self._backlog):
+            self._is_reading = not self._is_reading
+            if self._is_reading:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def reply(self, response: Response) -> None:
+        """The answer to the current request."""
+        request = self._current
+        assert request is not None
+        self._work = None
+        self._current = None
+        self._give_held()
+        transport = self._transport
+        if transport is None:
+            return
+        closes = not request.keeps_alive or self._door.is_closing
+        buffers = wire(response, closes=closes, is_head=request.head.method == "HEAD")
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        else:
+            transport.writelines(buffers)
+        if closes:
+            self._drop_backlog()
+            self._is_deaf = True
+            self._lingers_since = self._loop.time()
+            transport.close()
+        elif self._phase is Phase.IDLE:
+            self._since = self._loop.time()
+        if self._backlog or self._refusal or self._reader.expects_continue:
+            self._advance()
+
+    def _abandon(self) -> None:
+        """Nobody waits for anything of this connection any more."""
+        self._is_deaf = True
+        self._refusal = None
+        self._drop_backlog()
+        self._current = None
+        self._give_held()
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
+
+    def _give_held(self) -> None:
+        held, self._held_bytes = self._held_bytes, 0
+        if held:
+            self._door.budget.give(held)
+
+    def _drop_backlog(self) -> None:
+        left = self._reader.drop() + sum(held for _, held in self._backlog)
+        self._backlog.clear()
+        self._door.budget.give(left)
+
+    def _decline_upgrade(self) -> None:
+        """By answering in HTTP/1.1 and closing. A body, which the parser skips, cannot be."""
+        request, held = self._backlog[-1]
+        request.keeps_alive = False
+        self._is_deaf = True
+        if b"transfer-encoding" in request.head.headers or request.head.length:
+            self._backlog.pop()
+            self._door.budget.give(held)
+            self._refuse(HttpError(400, "Upgrade: only HTTP/1.1 is spoken here"))
+
+    def _refuse(self, fault: HttpError) -> None:
+        """Answer, in its turn, what cannot be read any further."""
+        self._door.budget.give(self._reader.drop())
+        self._is_deaf = True
+        self._refusal = fault
+        self._reader.expects_continue = False
+        self._advance()
+
+    def _say_refusal(self, transport: asyncio.Transport) -> None:
+        """And close when the client has heard it: at once, it might find a reset instead."""
+        assert self._refusal is not None
+        transport.writelines(wire(error_response(self._refusal), closes=True))
+        self._refusal = None
+        self._lingers_since = self._loop.time()
+        if transport.can_write_eof():
+            transport.write_eof()
+
+    # --- time ------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is under way, or its answer."""
+        transport = self._transport
+        if transport is not None and transport.get_write_buffer_size() > 0:
+            return True
+        return self._current is not None or bool(self._backlog)
+
+    def close_idle(self) -> None:
+        """The server ends: close unless something is under way."""
+        if not self.is_busy and self._phase is Phase.IDLE and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def check_time(self, now: float) -> None:
+        """End the connection when the client is too slow; called about once a second."""
+        transport = self._transport
+        if transport is None:
+            return
+        limits = self._door.limits
+        unwritten = transport.get_write_buffer_size()
+        if unwritten:
+            if unwritten != self._unwritten_bytes:  # it takes some
+                self._unwritten_bytes = unwritten
+                self._unwritten_since = now
+            elif now - self._unwritten_since > limits.write_seconds:
+                transport.abort()
+            return
+        self._unwritten_bytes = 0
+        if self._lingers_since:
+            if now - self._lingers_since > LINGER_SECONDS:
+                transport.abort()
+            return
+        age = now - self._since
+        if self._phase is Phase.IDLE:
+            if age > limits.idle_seconds and not self.is_busy:
+                transport.close()
+        elif self._is_deaf or not self._is_reading:
+            return
+        elif self._phase is Phase.HEAD:
+            if age > limits.header_seconds:
+                text = f"no whole header within {limits.header_seconds:g} s"
+                self._refuse(HttpError(408, text))
+        elif age > limits.body_seconds + self._reader.received / limits.body_rate_bytes:
+            text = (
+                f"the body is too slow: expected its first bytes within {limits.body_seconds:g} s,"
+                f" then {limits.body_rate_bytes} bytes a second"
+            )
+            self._refuse(HttpError(408, text))
+
+
+def is_local(peer: Any) -> bool:
+    """Whether a socket's peer is on this machine: a Unix socket, or a loopback address."""
+    if not isinstance(peer, tuple):
+        return True
+    address = ip_address(str(peer[0]).partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

@@ -1,0 +1,231 @@
+"""POST .../infer: a request to a call, a call's outcome to a response.
+
+The usual request (no content coding, JSON or binary) costs no task: it is parsed, given to the data
+plane, and answered from there. The others do first what they need in a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from naiad.client.requests import Buffer
+from naiad.gateway.calls import InferAnswer, InferCall
+from naiad.gateway.compression import (
+    CODINGS,
+    COMPRESSED_BYTES_MIN,
+    accepted_coding,
+    deflated,
+    inflated,
+)
+from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE, Body, answer_body
+from naiad.gateway.http_connection import HttpConnection, Work
+from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response, error_response
+from naiad.gateway.http_quick import QuickCall
+from naiad.gateway.http_request import (
+    HEADER_NAME,
+    infer_call,
+    json_length,
+    raw_call,
+    uses_regions,
+)
+from naiad.gateway.http_routes import Route
+from naiad.gateway.http_status import HttpError, from_fault
+from naiad.gateway.http_template import (
+    BODY_BYTES_MAX,
+    TEMPLATES_MAX,
+    TEXT_BYTES_MAX,
+    Template,
+    split_label,
+    template_of,
+)
+from naiad.gateway.json_tensors import from_json, to_json
+from naiad.gateway.pending import Outcome, prepared
+from naiad.gateway.plane import Plane, client_shm_disabled
+from naiad.protocol.errors import NaiadError
+
+LOG: Final = logging.getLogger("naiad.gateway")
+TEMPLATE_BYTES_MAX: Final = TEXT_BYTES_MAX + BODY_BYTES_MAX
+ARENA_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of a body that is received in shared memory; larger ones are copied there when they are whole."""
+ALIGNMENT: Final = 64
+"""Of the first tensor behind the JSON."""
+IN_THREAD_BYTES_MIN: Final = 64 * 1024
+"""Bodies from here on are (de)compressed in a thread, where zlib lets others run."""
+
+_LENGTH: Final = HEADER_NAME.lower().encode()
+_CODING: Final = b"content-encoding"
+_ACCEPT: Final = b"accept-encoding"
+
+
+class InferPlan(NamedTuple):
+    """What follows from a head. `json_bytes` is 0 when no template may be used."""
+
+    route: Route
+    coding: str
+    """Of the response."""
+    is_slow: bool
+    """Something must be awaited before the request can be sent."""
+    json_bytes: int
+
+
+class Inference:
+    """Answers inference requests over HTTP. `forward`: headers that become parameters."""
+
+    def __init__(
+        self, plane: Plane, allows_regions: Callable[[bool], bool], forward: str = ""
+    ) -> None:
+        self._plane = plane
+        self._allows_regions = allows_regions
+        self._forward = re.compile(forward, re.IGNORECASE) if forward else None
+        self._templates: dict[tuple[bytes, bytes], Template] = {}
+
+    def plan(self, route: Route, head: Head) -> InferPlan:
+        """What follows from the head of a request."""
+        accept = head.header(_ACCEPT)
+        coding = accepted_coding(accept) if accept else ""
+        length = head.headers.get(_LENGTH)
+        is_slow = _CODING in head.headers or bool(coding) or length == b"0"
+        json_bytes = 0
+        if self._forward is None and length is not None and len(length) < 8 and length.isdigit():
+            json_bytes = int(length)
+        return InferPlan(route, coding, is_slow, json_bytes)
+
+    def begin(
+        self, plan: InferPlan, request: HttpRequest, connection: HttpConnection
+    ) -> Work | None:
+        """Start it; the answer goes to the connection."""
+        route, coding, is_slow, json_bytes = plan
+        if is_slow:
+            work = self._slowly(route, request, coding)
+            return asyncio.get_running_loop().create_task(replied(connection, work))
+        body = request.body
+        size = len(body)
+        try:
+            if 0 < json_bytes <= size <= TEMPLATE_BYTES_MAX and type(body) is bytes:
+                label, text = split_label(body[:json_bytes])
+                key = (request.head.path, text)
+                template = self._templates.get(key)
+                if template is not None and template.data_bytes == size - json_bytes:
+                    quick = QuickCall(self._plane, connection, template, label)
+                    quick.start(template.filled(body, json_bytes, label))
+                    return quick
+                call = self._call(route, request, body, connection.is_local)
+                if len(text) <= TEXT_BYTES_MAX:
+                    self._learn(key, label, call)
+            else:
+                call = self._call(route, request, body, connection.is_local)
+            return self._plane.start(call, partial(self._done, connection, call))
+        except NaiadError as fault:
+            connection.reply(error_response(from_fault(fault)))
+            return None
+
+    def place(self, head: Head) -> BodyPlace | None:
+        """Where the large binary tensors of this request can stay for good, aligned."""
+        length = head.headers.get(_LENGTH, b"")
+        if _CODING in head.headers or not length.isdigit() or head.length > ARENA_BYTES_MAX:
+            return None
+        offset = -int(length) % ALIGNMENT
+        region = self._plane.client.region_now(offset + head.length)
+        if region is None:
+            return None
+        return BodyPlace(region, offset, region.view[offset : offset + head.length])
+
+    def _done(self, connection: HttpConnection, call: InferCall, outcome: Outcome) -> None:
+        connection.reply(response_of(call, outcome))
+
+    def _call(self, route: Route, request: HttpRequest, body: Buffer, is_local: bool) -> InferCall:
+        limit_bytes = self._plane.limits.input_bytes_max
+        length = json_length(request.head.header(_LENGTH), len(body), limit_bytes)
+        place = request.place
+        call = infer_call(
+            route.model, route.version, body, length, from_json, limit_bytes,
+            place and (place.arena, place.offset),
+        )  # fmt: skip
+        if self._forward is not None:
+            call = self._with_headers(call, request)
+        if not self._allows_regions(is_local) and uses_regions(call):
+            raise client_shm_disabled()
+        return call
+
+    def _learn(self, key: tuple[bytes, bytes], label: str, call: InferCall) -> None:
+        """Make a template of this request's text for those that follow, if that is possible."""
+        if call.id != label or uses_regions(call):
+            return
+        parts = prepared(self._plane.client, call, {})
+        template = template_of(call._replace(id=""), parts)
+        if template is not None:
+            if len(self._templates) >= TEMPLATES_MAX:
+                self._templates.clear()
+            self._templates[key] = template
+
+    async def _slowly(self, route: Route, request: HttpRequest, coding: str) -> Response:
+        limit_bytes = self._plane.limits.input_bytes_max
+        body: Buffer = request.body
+        given = (request.head.header(_CODING) or "identity").strip().lower()
+        if given in CODINGS:
+            body = await _apart(len(body), partial(inflated, given, body, limit_bytes))
+        elif given != "identity":
+            accepts = (("Accept-Encoding", ", ".join(CODINGS)),)
+            raise HttpError(501, f"Unsupported compression type: {given[:40]!r}", headers=accepts)
+        if request.head.header(_LENGTH) == "0":
+            json_length("0", len(body), limit_bytes)
+            config = await self._plane.client.config(route.model, route.version)
+            call = raw_call(route.model, route.version, body, config)
+        else:
+            call = self._call(route, request, body, False)
+        response = response_of(call, await self._plane.infer(call))
+        size = sum(len(part) for part in response.parts)
+        if not coding or response.status != 200 or size < COMPRESSED_BYTES_MIN:
+            return response
+        packed = await _apart(size, partial(deflated, coding, response.parts))
+        content_type = JSON_TYPE if response.json_length is None else BINARY_TYPE
+        return response._replace(
+            parts=[packed], headers=(("Content-Encoding", coding),), content_type=content_type
+        )
+
+    def _with_headers(self, call: InferCall, request: HttpRequest) -> InferCall:
+        assert self._forward is not None
+        parameters = dict(call.parameters)
+        for name in request.head.headers:
+            text = name.decode("latin-1")
+            if self._forward.search(text):
+                parameters[text] = request.head.header(name) or ""
+        return call._replace(parameters=parameters)
+
+
+def response_of(call: InferCall, outcome: InferAnswer | NaiadError) -> Response:
+    """The response for a call's outcome; never raises."""
+    if isinstance(outcome, NaiadError):
+        return error_response(from_fault(outcome))
+    try:
+        body: Body = answer_body(call, outcome, to_json)
+    except NaiadError as fault:
+        return error_response(from_fault(fault))
+    return Response(200, body.parts, body.json_length)
+
+
+async def replied(connection: HttpConnection, work: Awaitable[Response]) -> None:
+    """Await a response and send it; what went wrong becomes one."""
+    try:
+        response = await work
+    except HttpError as fault:
+        response = error_response(fault)
+    except NaiadError as fault:
+        response = error_response(from_fault(fault))
+    except Exception:
+        # One request's misfortune must not end the others' connections; the log has the reason.
+        LOG.exception("a request failed inside the gateway")
+        response = error_response(HttpError(500, "the gateway failed; its log says why"))
+    connection.reply(response)
+
+
+async def _apart(size: int, work: Callable[[], bytes]) -> bytes:
+    """Run it here when it is short, else in a thread."""
+    if size < IN_THREAD_BYTES_MIN:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(None, work)

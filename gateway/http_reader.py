@@ -1,0 +1,335 @@
+"""Bytes of one connection to whole HTTP requests, within limits. No socket, no clock.
+
+Owns the parser (httptools) and what has been received of the next request. The body of a large
+request is received right where it is used, past the parser. After an error nothing more of the
+connection can be read.
+
+Clients send the same head again and again. One that was parsed once is recognised by its bytes
+(KnownHeads), and the parser is spared: it costs more than all the rest of reading.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final
+
+import httptools
+
+from naiad.client.requests import Buffer
+from naiad.gateway.http_message import BodyPlace, Head, HttpRequest
+from naiad.gateway.http_status import HttpError
+from naiad.gateway.limits import Limits
+
+DIRECT_BYTES_MIN: Final = 64 * 1024
+"""Bodies of a known size from here on are read past the parser."""
+MAPPED_BYTES_MIN: Final = 1024 * 1024
+"""Bodies from here on lie in pages that cost nothing before they are written."""
+READ_BYTES: Final = 128 * 1024
+"""Of the buffer that all connections share."""
+
+
+HEAD_KNOWN_BYTES_MAX: Final = 2048
+HEADS_KNOWN_MAX: Final = 1024
+"""Beyond, all are forgotten and learned again."""
+
+_HEAD_END: Final = b"\r\n\r\n"
+_NOT_KNOWN: Final = (b"transfer-encoding", b"expect", b"upgrade")
+"""A head with one of these says more than where its body ends."""
+
+
+class KnownHeads:
+    """Heads by their bytes, for all connections of a server."""
+
+    def __init__(self) -> None:
+        self.by_text: dict[bytes, Head] = {}
+
+    def learn(self, text: bytes, head: Head, fields_count: int) -> None:
+        """Remember a head that the parser has read from these bytes, if they are nothing else."""
+        lines = text.count(b"\r\n")
+        is_plain = (
+            text[:1].isupper()  # no empty lines in front
+            and text.count(b"\n") == lines
+            and fields_count == lines - 2  # no folded ones
+            and not any(name in head.headers for name in _NOT_KNOWN)
+        )
+        if is_plain and head.length < READ_BYTES and head.method != "CONNECT":
+            if len(self.by_text) >= HEADS_KNOWN_MAX:
+                self.by_text.clear()
+            self.by_text[text] = head
+
+
+class Phase(Enum):
+    """Where in a request the next byte belongs."""
+
+    IDLE = 0
+    HEAD = 1
+    BODY = 2
+    DIRECT = 3
+    """A large body, read past the parser."""
+
+
+class Reader:
+    """`buffer` says where to read to, `feed` what was read; whole requests go to `arrived`.
+
+    Args:
+        shared: used by all connections; what lies in it is used up by `feed`.
+        known: likewise.
+        take: counts bytes of a body in the budget, or raises NaiadError.
+        place: finds memory where a large body is used; None: any will do.
+        arrived: called with each whole request and the bytes taken for it.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        shared: bytearray,
+        known: KnownHeads,
+        *,
+        take: Callable[[int], None],
+        place: Callable[[Head], BodyPlace | None],
+        arrived: Callable[[HttpRequest, int], None],
+    ) -> None:
+        self.phase = Phase.IDLE
+        self.received = 0
+        """Bytes of the body so far, which count in the budget."""
+        self.expects_continue = False
+        """The client waits for a word before it sends the body."""
+        self._limits = limits
+        self._bytes = shared
+        self._shared = memoryview(shared)
+        self._known = known
+        self._candidate: bytes | None = None
+        """What may be the bytes of the next head, if the parser agrees."""
+        self._take_budget = take
+        self._find_place = place
+        self._arrived = arrived
+        self._parser = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._head_bytes = 0
+        self._head_read_bytes = 0
+        self._fields_count = 0
+        self._head = Head("", b"", {}, True)
+        self._declared: int | None = None
+        self._body: Buffer = b""
+        self._place: BodyPlace | None = None
+        self._target: memoryview | None = None
+        """The body's memory when its size is known and it comes in several pieces."""
+        self._pieces = 0
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes are to be written."""
+        if self.phase is Phase.DIRECT:
+            assert self._target is not None
+            return self._target[self.received :]
+        return self._shared
+
+    def feed(self, size: int) -> None:
+        """`size` bytes are in the buffer. Raises HttpError or NaiadError: refuse, and read no more.
+
+        Raises Upgraded when the client wants another protocol behind the last request.
+        """
+        if self.phase is Phase.DIRECT:
+            self._take(size)
+            if self.received == self._declared:
+                self._parser = httptools.HttpRequestParser(self)
+                self._body = self._target or b""
+                self.on_message_complete()
+            return
+        start = 0
+        if self.phase is Phase.IDLE:
+            start = self._recognised(size)
+            if start == size:
+                return
+            self.phase = Phase.HEAD
+        try:
+            self._parser.feed_data(self._shared[start:size])
+        except httptools.HttpParserUpgrade:
+            raise Upgraded() from None
+        except httptools.HttpParserCallbackError as fault:
+            cause = fault.__context__
+            raise (cause if cause is not None else fault) from None
+        except httptools.HttpParserError as fault:
+            raise HttpError(400, f"not HTTP: {fault}") from None
+        if self.phase is Phase.HEAD:
+            self._head_read_bytes += size
+            if self._head_read_bytes > self._limits.header_bytes_max + READ_BYTES:
+                raise self._head_too_large()
+        elif self.phase is Phase.BODY and self._is_large():
+            self._large_target()
+            self.phase = Phase.DIRECT
+
+    def _recognised(self, size: int) -> int:
+        """Take the whole requests at the front whose heads are known; where the rest begins."""
+        known = self._known.by_text
+        start = 0
+        self._candidate = None
+        while start < size:
+            limit = min(size, start + HEAD_KNOWN_BYTES_MAX)
+            end = self._bytes.find(_HEAD_END, start, limit) + len(_HEAD_END)
+            if end < len(_HEAD_END):
+                break
+            text = bytes(self._shared[start:end])
+            head = known.get(text)
+            if head is None:
+                self._candidate = text
+                break
+            length = head.length
+            stop = end + length
+            if stop > size:
+                break
+            if length:
+                self._take(length)
+                self.received = 0
+            self._arrived(HttpRequest(head, bytes(self._shared[end:stop])), length)
+            start = stop
+        return start
+
+    def drop(self) -> int:
+        """Forget what came of an unfinished body; how many bytes that were."""
+        size, self.received = self.received, 0
+        self._forget_body()
+        return size
+
+    def _forget_body(self) -> None:
+        self._body = b""
+        self._target = None
+        self._place = None
+
+    def _large_target(self) -> memoryview:
+        if self._target is None:
+            self._place = self._find_place(self._head)
+            if self._place is not None:
+                self._target = self._place.view
+            else:
+                self._target = memory_for(self._head.length)
+        return self._target
+
+    # --- what the parser calls -------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._headers = {}
+        self._head_bytes = 0
+        self._head_read_bytes = 0
+        self._fields_count = 0
+        self._declared = None
+        self._pieces = 0
+        self.phase = Phase.HEAD
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        if self.phase is not Phase.HEAD:
+            return  # a trailer
+        self._fields_count += 1
+        name = name.lower()
+        headers = self._headers
+        if name in headers:
+            value = headers[name] + b", " + value
+        headers[name] = value
+        if self._fields_count > self._limits.header_count_max:
+            raise self._head_too_large()
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self._limits.header_bytes_max:
+            raise self._head_too_large()
+
+    def _head_too_large(self) -> HttpError:
+        limits = self._limits
+        return HttpError(
+            431,
+            f"the header is too large: expected at most {limits.header_bytes_max} bytes and"
+            f" {limits.header_count_max} fields",
+        )
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        headers = self._headers
+        method = parser.get_method().decode("latin-1")
+        self.phase = Phase.BODY
+        length = headers.get(b"content-length")
+        if length is not None:
+            self._declared = int(length)
+            if self._declared > self._limits.body_bytes_max:
+                raise self._body_too_large()
+        expected = headers.get(b"expect")
+        if expected is not None and parser.get_http_version() != "1.0":
+            if expected.lower() != b"100-continue":
+                raise HttpError(417, "Expect: only 100-continue is understood")
+            self.expects_continue = True
+        self._head = Head(
+            method, path_of(self._url), headers, parser.should_keep_alive(), self._declared or 0
+        )
+        candidate, self._candidate = self._candidate, None
+        if candidate is not None:
+            self._known.learn(candidate, self._head, self._fields_count)
+
+    def on_chunk_header(self) -> None:
+        self._pieces += 1
+        if self._pieces > self._limits.pieces_max:
+            text = f"the body arrives in more than {self._limits.pieces_max} pieces"
+            raise HttpError(400, f"{text}; use larger chunks, or a Content-Length")
+
+    def on_body(self, piece: bytes) -> None:
+        size = len(piece)
+        start = self.received
+        self._take(size)
+        if size == self._declared:
+            self._body = piece
+        elif self._is_large():
+            self._body = target = self._large_target()
+            target[start : start + size] = piece
+        elif isinstance(self._body, bytearray):
+            self._body += piece
+        else:
+            self._body = bytearray(piece)
+
+    def on_message_complete(self) -> None:
+        request = HttpRequest(self._head, self._body, self._place)
+        held, self.received = self.received, 0
+        self._forget_body()
+        self.expects_continue = False
+        self.phase = Phase.IDLE
+        self._arrived(request, held)
+
+    def _is_large(self) -> bool:
+        return self._declared is not None and self._declared >= DIRECT_BYTES_MIN
+
+    def _take(self, size: int) -> None:
+        if self.received + size > self._limits.body_bytes_max:
+            raise self._body_too_large()
+        self._take_budget(size)
+        self.received += size
+
+    def _body_too_large(self) -> HttpError:
+        limit = self._limits.body_bytes_max
+        return HttpError(413, f"the body is too large: expected at most {limit} bytes")
+
+
+class Upgraded(Exception):
+    """The parser has stopped behind a request that asks for another protocol."""
+
+
+def memory_for(size: int) -> memoryview:
+    """Writable memory; physical only as far as it is written when it is much."""
+    if size < MAPPED_BYTES_MIN:
+        return memoryview(bytearray(size))
+    return memoryview(mmap.mmap(-1, size))
+
+
+def path_of(url: bytes) -> bytes:
+    """The path of a request's target, without query and fragment."""
+    if not url.startswith(b"/"):
+        try:
+            parsed: Any = httptools.parse_url(url)
+        except httptools.HttpParserInvalidURLError:
+            return b""
+        url = parsed.path or b""
+    return url.partition(b"?")[0].partition(b"#")[0]

@@ -1,0 +1,146 @@
+"""Tensors as JSON arrays, both ways; the gateway's only use of NumPy besides classification.
+
+Never rounds or wraps a value silently except FP32, which JSON's numbers do not fit. NaN, Infinity
+and -Infinity are read and written as bare words, as Triton does.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+
+from naiad.client.tensors import array_of, dtype_of, unpack_bytes
+from naiad.gateway.http_parameters import DEPTH_MAX, kind_of
+from naiad.protocol.datatypes import LENGTH_PREFIX_BYTES, element_count
+from naiad.protocol.errors import RequestError
+
+JSON_OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A larger tensor would take a minute and gigabytes as text: ask for binary data."""
+
+_NOT_IN_JSON: Final = ("FP16", "BF16")
+_WORDS: Final[dict[str, frozenset[type]]] = {
+    "BOOL": frozenset({bool}),
+    "BYTES": frozenset({str}),
+    "FP32": frozenset({int, float}),
+    "FP64": frozenset({int, float}),
+}
+_INTEGERS: Final = frozenset({int})
+_NAMES: Final = {
+    "BOOL": "true or false",
+    "BYTES": "strings",
+    "FP32": "numbers",
+    "FP64": "numbers",
+}
+
+
+def from_json(name: str, datatype: str, shape: tuple[int, ...], data: list[Any]) -> bytes:
+    """The bytes of an input given as (nested) array in C order.
+
+    Raises RequestError when elements have the wrong type, range or number.
+    """
+    if datatype in _NOT_IN_JSON:
+        raise RequestError(
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data"
+            f" format for input '{name}'"
+        )
+    flat = flattened(name, data)
+    expected = element_count(shape)
+    if len(flat) != expected:
+        raise RequestError(
+            "Unable to parse 'data': Shape does not match true shape of 'data' field: input"
+            f" '{name}' has shape {list(shape)}, which is {expected} elements, got {len(flat)}"
+        )
+    allowed = _WORDS.get(datatype, _INTEGERS)
+    if not allowed.issuperset(map(type, flat)):
+        wrong = next(one for one in flat if type(one) not in allowed)
+        wanted = _NAMES.get(datatype, "integers")
+        raise RequestError(
+            f"Unable to parse 'data': input '{name}' is {datatype}, expected {wanted}, got"
+            f" {kind_of(wrong)}: {wrong!r:.40}"
+        )
+    if datatype == "BYTES":
+        return _bytes_of_texts(name, flat)
+    if datatype not in _WORDS:
+        _check_range(name, datatype, flat)
+    try:
+        with np.errstate(over="ignore"):  # FP32 of a larger number is infinite, as in C
+            return np.asarray(flat, dtype=dtype_of(datatype)).tobytes()
+    except OverflowError:
+        raise RequestError(
+            f"Unable to parse 'data': input '{name}' has an integer too large for {datatype}"
+        ) from None
+
+
+def flattened(name: str, data: list[Any]) -> list[Any]:
+    """The leaves of nested arrays, which may be nested in any way, but evenly."""
+    for _ in range(DEPTH_MAX):
+        kinds = set(map(type, data))
+        if list not in kinds:
+            return data
+        if len(kinds) > 1:
+            raise RequestError(
+                f"Unable to parse 'data': input '{name}' mixes arrays and values at one level"
+            )
+        data = list(chain.from_iterable(data))
+    raise RequestError(
+        f"Unable to parse 'data': input '{name}' is nested too deeply, expected at most"
+        f" {DEPTH_MAX} levels"
+    )
+
+
+def _check_range(name: str, datatype: str, flat: list[int]) -> None:
+    if not flat:
+        return
+    limits = np.iinfo(dtype_of(datatype))
+    least, most = min(flat), max(flat)
+    if least < limits.min or most > limits.max:
+        wrong = least if least < limits.min else most
+        raise RequestError(
+            f"Unable to parse 'data': input '{name}' is {datatype}, expected {limits.min} to"
+            f" {limits.max}, got {wrong!s:.40}"
+        )
+
+
+def _bytes_of_texts(name: str, flat: list[str]) -> bytes:
+    parts: list[bytes] = []
+    try:
+        for text in flat:
+            item = text.encode()
+            parts += (len(item).to_bytes(LENGTH_PREFIX_BYTES, "little"), item)
+    except UnicodeEncodeError as fault:
+        raise RequestError(
+            f"Unable to parse 'data': input '{name}' has a string that is not Unicode:"
+            f" {fault.reason}"
+        ) from None
+    return b"".join(parts)
+
+
+def to_json(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> bytes:
+    """An output as flat JSON array.
+
+    Raises RequestError when JSON cannot hold it: FP16, BF16, strings that are not UTF-8, too large.
+    """
+    if datatype in _NOT_IN_JSON:
+        raise RequestError(
+            f"sending {datatype} data via JSON is not supported. Please use the binary data format"
+            f" for output '{name}'"
+        )
+    if len(data) > JSON_OUTPUT_BYTES_MAX:
+        raise RequestError(
+            f"output '{name}' has {len(data)} bytes, expected at most {JSON_OUTPUT_BYTES_MAX} as"
+            " JSON. Please use the binary data format"
+        )
+    if datatype == "BYTES":
+        try:
+            items = [item.decode() for item in unpack_bytes(data, shape).reshape(-1)]
+        except UnicodeDecodeError as fault:
+            raise RequestError(
+                f"output '{name}' is not UTF-8 ({fault.reason}), and JSON cannot hold it. Please"
+                " use the binary data format"
+            ) from None
+    else:
+        items = array_of(datatype, shape, data, copy=False).reshape(-1).tolist()
+    return json.dumps(items, ensure_ascii=False, separators=(",", ":")).encode()

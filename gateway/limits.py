@@ -1,0 +1,43 @@
+"""Every limit of a gateway process, with its unit. Values only; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one gateway takes at most. Over a limit is an error that names it, never a crash."""
+
+    requests_in_flight_max: int = 4096
+    """Requests given to the broker and not answered; beyond, 429 or RESOURCE_EXHAUSTED."""
+    bytes_in_flight_max: int = 1024 * MIB
+    """Of all request bodies that are received or under way."""
+    input_bytes_max: int = 64 * MIB
+    """Triton's --http-max-input-size: JSON, one JSON tensor, a raw body, a decompressed body."""
+    body_bytes_max: int = 512 * MIB
+    """One request's body, as it travels."""
+
+    connections_max: int = 4096
+    header_bytes_max: int = 64 * 1024
+    """Request line and header fields of one request together."""
+    header_count_max: int = 128
+    pieces_max: int = 65_536
+    """In which one body may arrive: tiny chunks cost far more than their bytes."""
+    pipeline_max: int = 128
+    """Requests that one client may send ahead of its answers."""
+
+    header_seconds: float = 20.0
+    """From the first byte of a request to the last of its header."""
+    body_seconds: float = 30.0
+    """For a body, and a second more for every `body_rate_bytes`."""
+    body_rate_bytes: int = 64 * 1024
+    idle_seconds: float = 600.0
+    """Between two requests. Long: a connection closed under a client's hands is an error to it."""
+    write_seconds: float = 60.0
+    """For a client that takes nothing of its answer."""
+    live_seconds: float = 5.0
+    """In which a live broker answers, a restart included."""

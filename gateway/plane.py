@@ -1,0 +1,236 @@
+"""The one data plane below both skins: calls in, answers out, over one session with the broker.
+
+Owns the client, the budgets of this process, and the ids of regions that are registered by name.
+Knows no transport and holds no rules of models: those are the broker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from naiad.client.aio import AsyncClient, Receiver
+from naiad.client.requests import Prepared
+from naiad.gateway.calls import InferAnswer, InferCall
+from naiad.gateway.limits import Limits
+from naiad.gateway.pending import SERVER_FULL, Done, Outcome, Pending, over_budget
+from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
+
+NAMES_KNOWN_MAX: Final = 4096
+"""Regions whose ids are remembered; beyond, all are asked for again."""
+
+Json = dict[str, Any]
+
+
+class Budget:
+    """Bytes of request bodies that this process holds, from their arrival to their answer."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.bytes = 0
+
+    def take(self, size: int) -> None:
+        """Raises Unavailable (budget_exceeded) when there is no room."""
+        if self.bytes + size > self._bytes_max:
+            raise over_budget(
+                f"{self.bytes + size} bytes of requests are in flight in this gateway, at most"
+                f" {self._bytes_max}"
+            )
+        self.bytes += size
+
+    def give(self, size: int) -> None:
+        self.bytes -= size
+
+
+class NamedRegions:
+    """Ids by name, as the server last said. An id is never used for another region."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._ids: dict[str, int] = {}
+
+    def known(self, names: frozenset[str]) -> dict[str, int] | None:
+        ids = self._ids
+        return {name: ids[name] for name in names} if names <= ids.keys() else None
+
+    async def resolved(self, names: frozenset[str]) -> dict[str, int]:
+        """Asks the server for those that are not known. Raises RequestError (not_found)."""
+        found: dict[str, int] = {}
+        for name in names:
+            ident = self._ids.get(name)
+            if ident is None:
+                ident = await self._asked(name)
+            found[name] = ident
+        return found
+
+    async def _asked(self, name: str) -> int:
+        if not name:
+            raise RequestError("shared_memory_region: expected a name, got an empty string")
+        try:
+            rows = await self._client.region_status(name)
+        except NaiadError as fault:
+            if fault.code is not Code.NOT_FOUND:
+                raise
+            raise RequestError(
+                f"Unable to find shared memory region: '{name:.200}'", code=Code.NOT_FOUND
+            ) from fault
+        if len(self._ids) >= NAMES_KNOWN_MAX:
+            self._ids.clear()
+        ident = self._ids[name] = int(rows[0]["id"])
+        return ident
+
+    def forget(self, names: frozenset[str]) -> None:
+        for name in names:
+            self._ids.pop(name, None)
+
+    def clear(self) -> None:
+        self._ids.clear()
+
+
+class Plane:
+    """Calls of both skins go through here; everything runs in one event loop."""
+
+    def __init__(self, client: AsyncClient, limits: Limits) -> None:
+        self.client = client
+        self.limits = limits
+        self.budget = Budget(limits.bytes_in_flight_max)
+        self.in_flight = 0
+        """Calls that are not answered."""
+        self.answered = 0
+        self._regions = NamedRegions(client)
+
+    def start(self, call: InferCall, done: Done) -> Pending:
+        """Begin a call; `done` is told its outcome later.
+
+        Raises NaiadError when it is refused at once: it cannot be sent, or a budget is used up.
+        """
+        if self.in_flight >= self.limits.requests_in_flight_max:
+            raise self._too_many()
+        pending = Pending(self.client, self._regions, call, done, self.ended)
+        pending.start()
+        self.in_flight += 1
+        return pending
+
+    def submit(self, parts: Prepared, receiver: Receiver) -> int:
+        """Begin a call that is in the client library's form already: the shortest way.
+
+        The receiver says `ended` once when it has an outcome, or has abandoned the id returned.
+        Raises NaiadError as `start` does.
+        """
+        if self.in_flight >= self.limits.requests_in_flight_max:
+            raise self._too_many()
+        ident = self.client.submit(parts, receiver)
+        if not ident:
+            raise over_budget(SERVER_FULL)
+        self.in_flight += 1
+        return ident
+
+    def _too_many(self) -> Unavailable:
+        return over_budget(
+            f"{self.in_flight} requests are in flight in this gateway, at most"
+            f" {self.limits.requests_in_flight_max}"
+        )
+
+    def ended(self) -> None:
+        """A call has its outcome, or nobody waits for it any more."""
+        self.in_flight -= 1
+        self.answered += 1
+
+    async def infer(self, call: InferCall) -> InferAnswer:
+        """Begin a call and await its answer; cancelling cancels it everywhere."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        pending = self.start(call, done)
+        try:
+            outcome = await future
+        finally:
+            pending.cancel()
+        if isinstance(outcome, NaiadError):
+            raise outcome
+        return outcome
+
+    # --- what is asked of the server itself ------------------------------------------------------
+
+    async def is_live(self) -> bool:
+        """Whether the broker answers in time; a restart of it is waited for."""
+        try:
+            async with asyncio.timeout(self.limits.live_seconds):
+                return await self.client.live()
+        except (TimeoutError, NaiadError):
+            return False
+
+    async def is_ready(self) -> bool:
+        """Whether every model that should be loaded serves."""
+        try:
+            async with asyncio.timeout(self.limits.live_seconds):
+                return await self.client.ready()
+        except (TimeoutError, NaiadError):
+            return False
+
+    async def is_model_ready(self, model: str, version: int) -> bool:
+        """False, never an error, for a model that nobody knows."""
+        try:
+            return await self.client.model_ready(model, version)
+        except RequestError:
+            return False
+
+    async def statistics(self, model: str, version: int) -> Json:
+        """Triton's `model_stats`; of all models without a name."""
+        return await self.client.statistics(model, version)
+
+    async def load(self, model: str, parameters: Json) -> None:
+        """Load with `parameters` as in Triton: `config` is JSON text. Files are refused."""
+        for key in parameters:
+            if key.startswith("file:"):
+                raise RequestError(
+                    f"load parameter '{key:.80}': models from files in a request are not in this"
+                    " release; put them into the model repository",
+                    code=Code.UNSUPPORTED,
+                )
+            if key != "config":
+                raise RequestError(f"unrecognized load parameter '{key:.80}'; expected 'config'")
+        config = parameters.get("config")
+        if config is not None and type(config) is not str:
+            raise RequestError("load parameter 'config': expected a string with JSON in it")
+        await self.client.load(model, config)
+
+    async def register_region(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Register a POSIX segment with the server, for every gateway. Raises RequestError."""
+        self._regions.forget(frozenset((name,)))
+        if max(offset, byte_size) >= 2**63:
+            raise RequestError(
+                f"failed to register shared memory region '{name:.200}': invalid args"
+            )
+        await self.client.region_register(name, key, byte_size, offset)
+
+    async def region_status(self, name: str = "") -> list[Json]:
+        """[{name, key, offset, byte_size}]; raises RequestError (not_found) for an unknown name."""
+        rows = await self.client.region_status(name)
+        keys = ("name", "key", "offset", "byte_size")
+        return [{key: row[key] for key in keys} for row in rows]
+
+    async def unregister_region(self, name: str = "") -> None:
+        """Forget one name, or all without one; an unknown name succeeds."""
+        self._regions.clear()
+        await self.client.region_unregister(name)
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+def draining() -> Unavailable:
+    """What is asked of a gateway that ends is answered with this."""
+    return Unavailable("Server exiting", code=Code.DRAINING)
+
+
+def client_shm_disabled() -> RequestError:
+    """For a client that may not share memory with the server; Triton's text."""
+    return RequestError(
+        "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to"
+        " enable.",
+        code=Code.UNSUPPORTED,
+    )

@@ -1,0 +1,330 @@
+"""The HTTP connection over real sockets and a door that answers when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import uvloop
+
+from naiad.gateway.http_connection import HttpConnection, is_local
+from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response
+from naiad.gateway.http_reader import READ_BYTES, KnownHeads
+from naiad.gateway.limits import Limits
+from naiad.gateway.plane import Budget
+
+DEADLINE_S = 5.0
+GET = b"GET /%d HTTP/1.1\r\n\r\n"
+
+
+class Job:
+    def __init__(self, door: Door, connection: HttpConnection, request: HttpRequest) -> None:
+        self._door = door
+        self._connection = connection
+        self.request = request
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self._door.changed.set()
+
+    def answer(self, text: bytes, **more: Any) -> None:
+        self._connection.reply(Response(200, [text], **more))
+
+
+class Door:
+    """Keeps what arrives; answers paths that begin with "/now" at once."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.budget = Budget(limits.bytes_in_flight_max)
+        self.read_buffer = bytearray(READ_BYTES)
+        self.known_heads = KnownHeads()
+        self.connections: set[HttpConnection] = set()
+        self.is_closing = False
+        self.jobs: list[Job] = []
+        self.changed = asyncio.Event()
+        self.port = 0
+        self.writers: list[asyncio.StreamWriter] = []
+
+    def place(self, head: Head) -> BodyPlace | None:
+        return None
+
+    def handle(self, request: HttpRequest, connection: HttpConnection) -> Job | None:
+        if request.head.path.startswith(b"/now"):
+            connection.reply(Response(200, [request.head.path]))
+            return None
+        job = Job(self, connection, request)
+        self.jobs.append(job)
+        self.changed.set()
+        return job
+
+    def has_jobs(self, count: int) -> bool:
+        return len(self.jobs) == count
+
+    async def until(self, claim: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not claim():
+                self.changed.clear()
+                await asyncio.wait((asyncio.ensure_future(self.changed.wait()),), timeout=0.01)
+
+
+@asynccontextmanager
+async def opened(**limits: Any) -> AsyncIterator[Door]:
+    loop = asyncio.get_running_loop()
+    door = Door(replace(Limits(), **limits))
+    server = await loop.create_server(lambda: HttpConnection(door, loop), "127.0.0.1", 0)
+    door.port = server.sockets[0].getsockname()[1]
+    try:
+        yield door
+    finally:
+        server.close()
+        for writer in door.writers:
+            writer.transport.abort()
+        for connection in tuple(door.connections):
+            connection.abort()
+        await door.until(lambda: not door.connections)
+        for writer in door.writers:
+            with suppress(OSError):
+                await asyncio.wait_for(writer.wait_closed(), DEADLINE_S)
+        assert door.budget.bytes == 0
+
+
+Scenario = Callable[[], Awaitable[None]]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def run(scenario: Scenario) -> None:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(asyncio.wait_for(scenario(), 4 * DEADLINE_S))
+
+    return run
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connected(door: Door, text: bytes) -> Streams:
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    door.writers.append(writer)
+    writer.write(text)
+    return reader, writer
+
+
+async def response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE_S)
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+    return int(head.split()[1]), await reader.readexactly(length)
+
+
+def test_pipelined_requests_are_answered_in_order(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            reader, writer = await connected(door, b"".join(GET % n for n in range(5)))
+            for number in range(5):
+                await door.until(partial(door.has_jobs, number + 1))
+                assert door.jobs[-1].request.head.path == b"/%d" % number
+                door.jobs[-1].answer(b"answer %d" % number)
+                assert await response(reader) == (200, b"answer %d" % number)
+            writer.close()
+
+    run(scenario)
+
+
+def test_many_pipelined_requests_that_are_answered_at_once(
+    run: Callable[[Scenario], None],
+) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            wire = b"".join(b"GET /now%d HTTP/1.1\r\n\r\n" % number for number in range(100))
+            reader, writer = await connected(door, wire)
+            for number in range(100):
+                assert await response(reader) == (200, b"/now%d" % number)
+            writer.close()
+
+    run(scenario)
+
+
+def test_a_client_that_goes_away_is_noticed_at_once(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            for ending in ("close", "abort", "half"):
+                _, writer = await connected(door, GET % 1)
+                await door.until(lambda: bool(door.jobs))
+                if ending == "close":
+                    writer.close()
+                elif ending == "abort":
+                    writer.transport.abort()
+                else:
+                    writer.write_eof()
+                await door.until(lambda: door.jobs[-1].is_cancelled)
+                door.jobs.clear()
+                writer.close()
+
+    run(scenario)
+
+
+def test_a_large_body_and_a_large_answer(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            body = bytes(range(256)) * 16_384
+            head = b"POST /x HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+            reader, writer = await connected(door, head + body)
+            await door.until(lambda: bool(door.jobs))
+            assert door.budget.bytes == len(body)
+            door.jobs[0].answer(bytes(door.jobs[0].request.body))
+            assert await response(reader) == (200, body)
+            writer.close()
+
+    run(scenario)
+
+
+def test_a_client_that_takes_nothing_is_dropped_after_a_while(
+    run: Callable[[Scenario], None],
+) -> None:
+    async def scenario() -> None:
+        async with opened(write_seconds=0.0) as door:
+            _, writer = await connected(door, (GET % 1) * 2)
+            await door.until(lambda: bool(door.jobs))
+            door.jobs[0].answer(bytes(64 * 1024 * 1024))
+            assert len(door.jobs) == 1, "the next request begins when there is room for its answer"
+            (connection,) = door.connections
+            later = itertools.count(asyncio.get_running_loop().time(), 3600.0)
+
+            def is_dropped() -> bool:
+                connection.check_time(next(later))
+                return not door.connections
+
+            await door.until(is_dropped)
+            writer.close()
+
+    run(scenario)
+
+
+def test_expect_continue_waits_for_its_turn(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            expecting = b"POST /2 HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+            reader, writer = await connected(door, GET % 1 + expecting)
+            await door.until(lambda: bool(door.jobs))
+            door.jobs[0].answer(b"one")
+            assert await response(reader) == (200, b"one")
+            assert await response(reader) == (100, b"")
+            writer.write(b"hi")
+            await door.until(lambda: len(door.jobs) == 2)
+            door.jobs[1].answer(b"two")
+            assert await response(reader) == (200, b"two")
+            writer.close()
+
+    run(scenario)
+
+
+def test_a_refusal_comes_after_earlier_answers_and_can_be_read(
+    run: Callable[[Scenario], None],
+) -> None:
+    async def scenario() -> None:
+        async with opened(body_bytes_max=1000) as door:
+            big = b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n"
+            reader, writer = await connected(door, GET % 1 + big + bytes(900_000))
+            await door.until(lambda: bool(door.jobs))
+            door.jobs[0].answer(b"one")
+            assert await response(reader) == (200, b"one")
+            status, text = await response(reader)
+            assert (status, b"at most 1000 bytes" in text) == (413, True)
+            assert await reader.read() == b""
+            writer.close()
+
+    run(scenario)
+
+
+def test_slow_clients_are_told_and_closed(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            for sent, text in (
+                (b"GET / HT", b"no whole header within 20 s"),
+                (b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n1", b"the body is too slow"),
+            ):
+                reader, writer = await connected(door, sent)
+                await door.until(lambda: bool(door.connections))
+                (connection,) = door.connections
+                later = asyncio.get_running_loop().time() + 100.0
+
+                def is_told(
+                    connection: HttpConnection = connection,
+                    reader: asyncio.StreamReader = reader,
+                    later: float = later,
+                ) -> bool:
+                    connection.check_time(later)
+                    return reader.at_eof() or bool(reader._buffer)  # type: ignore[attr-defined]
+
+                await door.until(is_told)
+                status, body = await response(reader)
+                assert status == 408
+                assert text in body
+                writer.close()
+                await door.until(lambda: not door.connections)
+            _, writer = await connected(door, b"")
+            await door.until(lambda: bool(door.connections))
+            (idle,) = door.connections
+            idle.check_time(asyncio.get_running_loop().time() + 3600.0)
+            await door.until(lambda: not door.connections)
+            writer.close()
+
+    run(scenario)
+
+
+def test_too_many_connections(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        async with opened(connections_max=1) as door:
+            reader, first = await connected(door, b"GET /now HTTP/1.1\r\n\r\n")
+            assert (await response(reader))[0] == 200
+            reader, second = await connected(door, b"GET /now HTTP/1.1\r\n\r\n")
+            assert (await response(reader))[0] == 503
+            first.close()
+            second.close()
+
+    run(scenario)
+
+
+def test_head_has_no_body_and_http_10_closes(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            reader, writer = await connected(door, b"HEAD /now HTTP/1.0\r\n\r\n")
+            text = await asyncio.wait_for(reader.read(), DEADLINE_S)
+            assert text.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert text.endswith(b"Content-Length: 4\r\nConnection: close\r\n\r\n")
+            writer.close()
+
+    run(scenario)
+
+
+def test_an_upgrade_is_declined_by_an_answer(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            upgrade = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+            reader, writer = await connected(door, b"GET /now HTTP/1.1\r\n" + upgrade + b"\r\n")
+            assert await response(reader) == (200, b"/now")
+            assert await reader.read() == b""
+            writer.close()
+            body = b"POST /now HTTP/1.1\r\n" + upgrade + b"Content-Length: 2\r\n\r\nhi"
+            reader, writer = await connected(door, body)
+            assert (await response(reader))[0] == 400
+            writer.close()
+
+    run(scenario)
+
+
+def test_who_is_local() -> None:
+    for peer in ("", None, ("127.0.0.9", 1), ("::1", 1, 0, 0), ("::ffff:127.0.0.1", 1, 0, 0)):
+        assert is_local(peer)
+    for peer in (("10.0.0.1", 1), ("fe80::1%eth0", 1, 0, 2), ("::ffff:10.0.0.1", 1, 0, 0)):
+        assert not is_local(peer)

@@ -1,0 +1,242 @@
+"""Bytes to requests: every framing, however the bytes are cut, and every limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from naiad.gateway.http_message import HttpRequest
+from naiad.gateway.http_reader import (
+    DIRECT_BYTES_MIN,
+    READ_BYTES,
+    KnownHeads,
+    Phase,
+    Reader,
+    Upgraded,
+    path_of,
+)
+from naiad.gateway.http_status import HttpError
+from naiad.gateway.limits import Limits
+from naiad.protocol.errors import Code, Unavailable
+
+SHARED = bytearray(READ_BYTES)
+
+
+class Reading:
+    """A reader, what came out of it, and the bytes that it counted."""
+
+    def __init__(self, **limits: int) -> None:
+        self.requests: list[HttpRequest] = []
+        self.taken = 0
+        self.budget = 1 << 40
+        self.known = KnownHeads()
+        self.reader = Reader(
+            replace(Limits(), **limits),
+            SHARED,
+            self.known,
+            take=self._take,
+            place=lambda head: None,
+            arrived=self._arrived,
+        )
+
+    def _take(self, size: int) -> None:
+        if self.taken + size > self.budget:
+            raise Unavailable("full", code=Code.BUDGET_EXCEEDED)
+        self.taken += size
+
+    def _arrived(self, request: HttpRequest, held: int) -> None:
+        assert held == len(request.body)
+        self.requests.append(request)
+
+    def feed(self, text: bytes, step: int = READ_BYTES) -> None:
+        while text:
+            target = self.reader.buffer()
+            piece = text[: min(step, len(target))]
+            target[: len(piece)] = piece
+            self.reader.feed(len(piece))
+            text = text[len(piece) :]
+
+
+@contextmanager
+def refused(status: int, text: str = "") -> Iterator[None]:
+    with pytest.raises(HttpError) as raised:
+        yield
+    assert raised.value.status == status
+    assert text in raised.value.message
+
+
+def post(body: bytes, headers: bytes = b"") -> bytes:
+    length = b"Content-Length: %d\r\n" % len(body)
+    return b"POST /x?q HTTP/1.1\r\nHost: h\r\n" + length + headers + b"\r\n" + body
+
+
+@given(st.integers(1, 200))
+def test_requests_come_out_whole_however_they_are_cut(step: int) -> None:
+    reading = Reading()
+    chunked = b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n"
+    wire = post(b"hello", b"X-A: 1\r\nx-a: 2\r\n") + chunked + b"T: trailer\r\n\r\n"
+    reading.feed(wire + b"GET / HTTP/1.0\r\n\r\n", step)
+    first, second, third = reading.requests
+    assert (first.head.method, first.head.path, bytes(first.body)) == ("POST", b"/x", b"hello")
+    assert first.head.header(b"x-a") == "1, 2"
+    assert first.keeps_alive
+    assert (second.head.path, bytes(second.body)) == (b"/c", b"abcde")
+    assert b"t" not in second.head.headers
+    assert (third.head.path, third.body, third.keeps_alive) == (b"/", b"", False)
+    assert reading.taken == 10
+
+
+@pytest.mark.parametrize("size", [DIRECT_BYTES_MIN - 1, DIRECT_BYTES_MIN, 3 * READ_BYTES + 1])
+@pytest.mark.parametrize("step", [1000, READ_BYTES])
+def test_large_bodies_and_what_follows_them(size: int, step: int) -> None:
+    reading = Reading()
+    body = bytes(range(256)) * (size // 256 + 1)
+    reading.feed(post(body[:size]), step)
+    reading.feed(post(b"next"), step)
+    assert bytes(reading.requests[0].body) == body[:size]
+    assert bytes(reading.requests[1].body) == b"next"
+
+
+def test_a_large_body_is_read_past_the_parser() -> None:
+    reading = Reading()
+    reading.feed(post(bytes(DIRECT_BYTES_MIN))[:-10])
+    assert reading.reader.phase is Phase.DIRECT
+    assert len(reading.reader.buffer()) == 10
+    assert reading.reader.drop() == DIRECT_BYTES_MIN - 10
+
+
+def test_limits_of_the_header() -> None:
+    with refused(431, "at most 100 bytes"):
+        Reading(header_bytes_max=100).feed(b"GET /" + b"a" * 200)
+    with refused(431):
+        Reading(header_bytes_max=100).feed(b"GET / HTTP/1.1\r\na: " + b"a" * 100 + b"\r\n\r\n")
+    with refused(431, "3 fields"):
+        Reading(header_count_max=3).feed(b"GET / HTTP/1.1\r\na:1\r\nb:1\r\nc:1\r\nd:1\r\n\r\n")
+    endless = Reading(header_bytes_max=100)
+    with refused(431):
+        for _ in range(1000):
+            endless.feed(b"a" if endless.reader.phase is Phase.HEAD else b"GET / HTTP/1.1\r\n" * 1)
+            endless.feed(b"b" * 500)
+
+
+def test_limits_of_the_body() -> None:
+    with refused(413, "at most 9 bytes"):
+        Reading(body_bytes_max=9).feed(post(bytes(10)))
+    chunked = b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with refused(413):
+        Reading(body_bytes_max=9).feed(chunked + b"a\r\n0123456789\r\n")
+    with refused(400, "more than 5 pieces"):
+        Reading(pieces_max=5).feed(chunked + b"1\r\na\r\n" * 6)
+    full = Reading()
+    full.budget = 9
+    with pytest.raises(Unavailable):
+        full.feed(post(bytes(10)))
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/3.7\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nA B: 1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    ],
+)
+def test_what_is_not_http(wire: bytes) -> None:
+    with refused(400, "not HTTP"):
+        Reading().feed(wire)
+
+
+def test_expect() -> None:
+    reading = Reading()
+    reading.feed(post(b"12345", b"Expect: 100-continue\r\n")[:-5])
+    assert reading.reader.expects_continue
+    reading.feed(b"12345")
+    assert not reading.reader.expects_continue
+    with refused(417):
+        Reading().feed(post(b"", b"Expect: more\r\n"))
+
+
+def test_upgrade() -> None:
+    reading = Reading()
+    with pytest.raises(Upgraded):
+        reading.feed(b"GET /v2 HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+    assert reading.requests[0].head.path == b"/v2"
+
+
+def test_targets() -> None:
+    assert path_of(b"/v2?x#y") == b"/v2"
+    assert path_of(b"http://host:1/v2?x") == b"/v2"
+    assert path_of(b"*") == b"*"
+    assert not path_of(b"host:443").startswith(b"/")
+
+
+def test_known_heads_give_what_the_parser_gives() -> None:
+    known = Reading()
+    wire = post(b"hello") * 3 + b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n" + post(b"hello")
+    known.feed(post(b"hello"))
+    known.feed(wire)
+    known.feed(b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n" + post(b"large" * 50_000)[:-3])
+    parsed = Reading()
+    for byte in post(b"hello") + wire:
+        parsed.feed(bytes([byte]))
+    assert len(known.known.by_text) == 2  # the last is too large
+    assert parsed.known.by_text == {}
+    for one, other in zip(known.requests, parsed.requests, strict=False):
+        assert one.body == other.body
+        for name in ("method", "path", "headers", "keeps_alive", "length"):
+            assert getattr(one.head, name) == getattr(other.head, name)
+    assert known.requests[0].head is known.requests[1].head
+    assert known.reader.phase is Phase.DIRECT
+
+
+def test_a_known_head_whose_body_comes_later() -> None:
+    reading = Reading()
+    text = post(b"hello")
+    for cut in range(1, len(text)):
+        reading.feed(text)
+        reading.feed(text[:cut])
+        reading.feed(text[cut:] + text)
+    assert {bytes(one.body) for one in reading.requests} == {b"hello"}
+    assert len(reading.requests) == 3 * (len(text) - 1)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 0\r\nExpect: 100-continue\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: " + b"a" * 3000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % READ_BYTES,
+    ],
+)
+def test_heads_that_are_never_learned(head: bytes) -> None:
+    reading = Reading()
+    reading.feed(head)
+    assert reading.known.by_text == {}
+
+
+def test_known_heads_are_bounded() -> None:
+    reading = Reading()
+    for number in range(3000):
+        reading.feed(b"GET /%d HTTP/1.1\r\n\r\n" % number)
+    assert len(reading.known.by_text) <= 1024
+
+
+def test_known_heads_keep_to_the_budget() -> None:
+    reading = Reading()
+    reading.feed(post(b"hello"))
+    reading.budget = 9
+    with pytest.raises(Unavailable):
+        reading.feed(post(b"hello"))
