@@ -193,7 +193,9 @@ class HttpApp:
     # --- the repository --------------------------------------------------------------------------
 
     async def _index(self, route: Route, given: Json) -> Response:
-        return _json(await self._plane.client.index(ready=flag_of(given, "ready")))
+        rows = await self._plane.client.index(ready=flag_of(given, "ready"))
+        # As in Triton, what there is nothing to say about is left out.
+        return _json([{key: value for key, value in row.items() if value} for row in rows])
 
     async def _load(self, route: Route, given: Json) -> Response:
         await self._plane.load(route.model, object_of(given, "parameters"))
