@@ -1,5 +1,6 @@
 """What every test relies on: one name per module, and no component folder without its link."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPONENTS = {"protocol", "shm", "config", "broker", "worker", "client", "cli", "testing"}
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before a test imports it
 
 
 @pytest.fixture(scope="session", autouse=True)
