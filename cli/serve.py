@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any, Final
 
@@ -96,11 +95,12 @@ def serve(
     faults = settings.faults()
     if faults:
         raise click.UsageError("; ".join(faults))
-    run_dir.prepare(where)
+    is_new = run_dir.prepare(where)
     lock = run_dir.lock(where)
     door = front_door.opened(drain_seconds=drain_seconds, **ports)
     # A killed server left them; this one is told anew what to serve.
-    forget_state(where)
+    for line in forget_state(where):
+        raise CommandFailed(f"{line}; choose another --run-dir", ExitCode.RUN_DIR)
     cleanup(where, name)
     log = _started_log(log_file)
     notices = log if log_file is None else _started_log(None)
@@ -125,13 +125,13 @@ def serve(
     supervisor = Supervisor(plan, log, show)
     try:
         code = supervisor.run()
-        for line in cleanup(where, name):
+        for line in [*forget_state(where), *cleanup(where, name)]:
             log.event(line)
     finally:
         log.close()
         notices.close()
         door.close()
-        os.close(lock)
+        run_dir.leave(where, lock, may_remove=is_new or run_dir.is_usual(where, name))
     if supervisor.failure:
         raise CommandFailed(supervisor.failure, code)
     return code

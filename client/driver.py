@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import zmq
 
@@ -18,6 +18,7 @@ from naiad.client.calls import Completion
 from naiad.client.connection import Connection, Received
 from naiad.client.deadlines import duration_ns
 from naiad.client.memory import ClientMemory, Transport
+from naiad.client.requests import fits_text, unfit_text
 from naiad.client.session import Phase, Session
 from naiad.protocol.endpoints import Endpoints
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable, error_from_wire
@@ -41,12 +42,14 @@ class Driver:
         context: zmq.Context[zmq.Socket[bytes]] | None,
         transport: Transport,
     ) -> None:
+        if not fits_text(role):
+            raise unfit_text("role", role)
         self.session = Session(
             os.urandom(SECRET_BYTES), role=role, software=f"naiad {naiad.__version__}",
             pid=os.getpid(),
         )  # fmt: skip
         self.connection = Connection(address_of(server), context)
-        self.memory = ClientMemory(self.session, transport, role, self._lease_ended)
+        self.memory = ClientMemory(self.session, transport, _owner(role), self._lease_ended)
         self._when_lease_ends: weakref.WeakMethod[Callable[[], None]] | None = None
         self.reconnects = 0
         self._is_down = False
@@ -191,6 +194,18 @@ class Driver:
         else:
             self.connection.close(goodbye)
         return out
+
+
+def _owner(role: str) -> Literal["client", "gateway"]:
+    """Whose the segments are in their names: a role is for people, and may be any text."""
+    return "gateway" if role == "gateway" else "client"
+
+
+def waits_when_full(on_full: str) -> bool:
+    """What `on_full` means. Raises RequestError for another word."""
+    if on_full not in ("wait", "raise"):
+        raise RequestError(f"on_full: expected wait or raise, got {on_full!r:.80}")
+    return on_full == "wait"
 
 
 def address_of(server: str) -> str:

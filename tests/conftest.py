@@ -1,5 +1,6 @@
 """What every test relies on: one name per module, and no component folder without its link."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 COMPONENTS = {
     "protocol", "shm", "config", "broker", "worker", "client", "gateway", "cli", "testing"
 }  # fmt: skip
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before a test imports it
 
 
 @pytest.fixture(scope="session", autouse=True)

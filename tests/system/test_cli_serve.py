@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.testing.server import Server, ServerFailed, serve
+from support.onnx_models import Tensor, write_model
 from support.repositories import add_identity
 
 pytest_plugins = ["naiad.testing.plugin"]
@@ -233,3 +236,44 @@ def kill_and_start_again(first: Server, repository: Path) -> None:
         again.kill()
         again.wait()
     assert first.leftovers() == []
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_clean_stop_leaves_nothing_of_ours(tmp_path: Path, is_there: bool) -> None:
+    """The usual directory goes; one that somebody made stays, empty. No engine writes to HOME."""
+    repository = tmp_path / "repository"
+    add_identity(repository, "a")
+    nodes = [("Add", ["a", "a"], ["b"])]
+    write_model(repository / "o", nodes, [Tensor("a", "FP32", [1])], [Tensor("b", "FP32", [1])])
+    home = tmp_path / "home"
+    home.mkdir()
+    base = Path(tempfile.mkdtemp(prefix="naiad-test-"))
+    name = f"test-{os.getpid()}"
+    run_dir = base / "run" if is_there else base / f"naiad-{os.geteuid()}-{name}"
+    where = ["--run-dir", str(run_dir)]
+    if is_there:
+        run_dir.mkdir(0o700)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "naiad", "serve", str(repository), "--name", name]
+        + (where if is_there else []),
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT / "src"),
+            "XDG_RUNTIME_DIR": str(base),
+            "HOME": str(home),
+        },
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        ask = ["infer", "a", "--input", f"INPUT0={SIXTEEN}", *where]
+        until(lambda: naiad(*ask).returncode == 0, "an answer")
+        until(lambda: naiad("infer", "o", "--input", "a=1", *where).returncode == 0, "a sum")
+        server.terminate()
+        assert server.wait(DEADLINE_SECONDS) == 0
+        assert list(home.rglob("*")) == []
+        found = sorted(str(path.relative_to(base)) for path in base.rglob("*"))
+        assert found == (["run"] if is_there else [])
+    finally:
+        server.kill()
+        server.wait()
+        shutil.rmtree(base)

@@ -141,7 +141,7 @@ def test_a_closed_client_says_so(broker: Broker, connect: Connect) -> None:
     [
         ({"x": np.array([object()])}, {}, "expected bytes or str elements"),
         ({"x": np.array(["2020"], dtype="M8")}, {}, "no datatype"),
-        ({1: SMALL}, {}, "name must be a string"),
+        ({1: SMALL}, {}, "name as a string"),
         ([InferInput("x", "FP33", (1,), b"1234")], {}, "unknown datatype"),
         ([InferInput("x", "FP32", (1.5,), b"1234")], {}, "shape"),  # type: ignore[arg-type]
         ({"x": SMALL}, {"priority": -1}, "priority"),
