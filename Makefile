@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo serve test check soak bench conformance clean
+.PHONY: help setup demo serve test check soak conformance bench clean
 
 help:
 	@echo "make demo    set up the example models, serve them, ask each a question, stop   (start here)"

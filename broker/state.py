@@ -28,13 +28,20 @@ class StateFile:
         """Make the run directory (0700) ours, before any socket: a second bind on a live path
         would silently steal it.
 
+        Its parents are not created: a wrong path would be somewhere.
+
         Raises RunDirectoryBusy, or OSError when the directory cannot be used.
         """
-        os.makedirs(self._endpoints.run_dir, mode=0o700, exist_ok=True)
-        os.makedirs(self._endpoints.slots_dir, mode=0o700, exist_ok=True)
-        self._lock = os.open(
-            self._endpoints.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
+        for path in (self._endpoints.run_dir, self._endpoints.slots_dir):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+        self._take()
+        os.truncate(self._lock, 0)
+        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+
+    def _take(self) -> None:
+        path = self._endpoints.lock_path
+        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as fault:
@@ -43,8 +50,9 @@ class StateFile:
                 f"a broker (pid {holder or 'unknown'}) already serves"
                 f" {self._endpoints.run_dir}; stop it or choose another --run-dir"
             ) from fault
-        os.truncate(self._lock, 0)
-        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        if os.fstat(self._lock).st_nlink == 0:  # its last holder has removed it: keeps nobody out
+            os.close(self._lock)
+            self._take()
 
     def load(self) -> dict[str, Any] | None:
         """The last snapshot, or None when there is none that can be read."""

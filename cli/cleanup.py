@@ -13,14 +13,14 @@ from naiad.protocol.endpoints import Endpoints
 from naiad.shm.janitor import Janitor
 
 
-def forget_state(run_dir: str) -> None:
+def forget_state(run_dir: str) -> list[str]:
     """Remove what a broker keeps for the next one, which the same supervisor starts in its place.
 
     Under a new supervisor nobody is left to be adopted, and the models are those of its command
-    line. Raises OSError when it is there and cannot be removed.
+    line. Returns a line for each file that could not be removed.
     """
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(Endpoints(run_dir).state_path)
+    state_path = Endpoints(run_dir).state_path
+    return _removed([state_path, f"{state_path}.new"])
 
 
 def cleanup(run_dir: str, name: str) -> list[str]:
@@ -35,6 +35,15 @@ def cleanup(run_dir: str, name: str) -> list[str]:
     paths = [endpoints.clients_path, endpoints.workers_path]
     with contextlib.suppress(FileNotFoundError):
         paths += [entry.path for entry in os.scandir(endpoints.slots_dir)]
+    faults = _removed(paths)
+    # Locked segments belong to clients that still live. No minimum age: none of ours is being made.
+    janitor = Janitor(name, min_age_s=0)
+    while not janitor.sweep().is_complete:
+        pass
+    return faults
+
+
+def _removed(paths: list[str]) -> list[str]:
     faults = []
     for path in paths:
         try:
@@ -43,8 +52,4 @@ def cleanup(run_dir: str, name: str) -> list[str]:
             continue
         except OSError as error:
             faults.append(f"cannot remove {path}: {error.strerror}")
-    # Locked segments belong to clients that still live. No minimum age: none of ours is being made.
-    janitor = Janitor(name, min_age_s=0)
-    while not janitor.sweep().is_complete:
-        pass
     return faults

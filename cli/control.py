@@ -144,16 +144,35 @@ class ControlLink:
 
 
 def require_server(run_dir: str) -> None:
-    """Raises CommandFailed (NO_SERVER) when nothing can be listening there, without waiting."""
+    """Without waiting. Raises CommandFailed when nothing can be listening there (NO_SERVER) or it
+    is another user's (RUN_DIR)."""
     fault = path_fault(run_dir)
     if fault is not None:
         raise CommandFailed(fault, ExitCode.RUN_DIR)
-    if not os.path.exists(Endpoints(run_dir).clients_path):
+    try:
+        os.stat(Endpoints(run_dir).clients_path)
+    except PermissionError:
+        raise CommandFailed(_not_ours(run_dir), ExitCode.RUN_DIR) from None
+    except OSError as error:
         raise CommandFailed(
             f"no server runs in {run_dir}; start one with `naiad serve REPOSITORY`, or name its "
             "--run-dir (or --name)",
             ExitCode.NO_SERVER,
-        )
+        ) from error
+    if not os.access(Endpoints(run_dir).clients_path, os.W_OK):
+        raise CommandFailed(_not_ours(run_dir), ExitCode.RUN_DIR)
+
+
+def _not_ours(run_dir: str) -> str:
+    uid = os.geteuid()
+    try:
+        owner = os.stat(run_dir).st_uid
+    except OSError as error:
+        return f"run directory {run_dir} cannot be entered by uid {uid}: {error.strerror}"
+    return (
+        f"run directory {run_dir} belongs to uid {owner}, this is uid {uid}: only its owner may "
+        "talk to that server; run the command as that user, or name another --run-dir"
+    )
 
 
 def refused(fault: NaiadError) -> CommandFailed:

@@ -24,6 +24,8 @@ HTTP_ADDRESS: Final = "127.0.0.1"
 GATEWAYS_MAX: Final = 64
 OFF: Final = "off"
 PORT_VARIABLE: Final = "NAIAD_HTTP_PORT"
+GRPC_PORT: Final = 8001
+GRPC_PORT_VARIABLE: Final = "NAIAD_GRPC_PORT"
 _WISHES: Final = click.Choice(["auto", "true", "false"])
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,7 +44,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         default=str(HTTP_PORT),
         envvar=PORT_VARIABLE,
         metavar="PORT|off",
-        help=f"KServe v2; 0: any free; default: {HTTP_PORT}.",
+        help=f"KServe v2, HTTP; 0: any free; default: {HTTP_PORT}.",
     ),
     click.option(
         "--http-address",
@@ -51,10 +53,28 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         help=f"0.0.0.0 for all, or unix:PATH; default: {HTTP_ADDRESS}.",
     ),
     click.option(
+        "--grpc-port",
+        default=str(GRPC_PORT),
+        envvar=GRPC_PORT_VARIABLE,
+        metavar="PORT|off",
+        help=f"The same over gRPC; default: {GRPC_PORT}.",
+    ),
+    click.option(
+        "--grpc-address",
+        metavar="ADDRESS",
+        hidden=True,  # rarely wanted, and --help is to fit a screen; in docs/grpc.md
+    ),
+    click.option("--grpc-header-forward-pattern", metavar="REGEX", hidden=True),
+    click.option("--grpc-use-ssl", is_flag=True, hidden=True),
+    click.option("--grpc-use-ssl-mutual", is_flag=True, hidden=True),
+    click.option("--grpc-server-cert", metavar="PEM", hidden=True),
+    click.option("--grpc-server-key", metavar="PEM", hidden=True),
+    click.option("--grpc-root-cert", metavar="PEM", hidden=True),
+    click.option(
         "--gateways",
         type=click.IntRange(1, GATEWAYS_MAX),
         default=1,
-        help="Processes that speak HTTP, on one port; default: 1.",
+        help="Processes for both ports; default: 1.",
     ),
     click.option(
         "--http-max-input-size",
@@ -71,7 +91,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         "--allow-client-shm",
         type=_WISHES,
         default="auto",
-        help="Through HTTP; auto (default): this machine.",
+        help="Through a gateway; auto (default): this machine.",
     ),
     click.option(
         "--allow-management",
@@ -93,17 +113,23 @@ class FrontDoor:
     """What a supervisor needs to start gateways; none without a port."""
 
     url: str = ""
+    grpc_target: str = ""
     gateways_count: int = 0
     grace_seconds: float = 0.0
     arguments: Sequence[str] = ()
-    sockets: Sequence[socket.socket] = field(default=())
+    http: Sequence[socket.socket] = field(default=())
+    grpc: Sequence[socket.socket] = field(default=())
 
     @property
-    def descriptors(self) -> list[int]:
-        return [one.fileno() for one in self.sockets]
+    def descriptors(self) -> dict[str, list[int]]:
+        """What gateways inherit, by the option that says so."""
+        return {
+            "--http-fd": [one.fileno() for one in self.http],
+            "--grpc-fd": [one.fileno() for one in self.grpc],
+        }
 
     def close(self) -> None:
-        for one in self.sockets:
+        for one in (*self.http, *self.grpc):
             if one.family == socket.AF_UNIX:
                 with contextlib.suppress(OSError):
                     os.unlink(one.getsockname())
@@ -114,6 +140,8 @@ def opened(
     *,
     http_port: str,
     http_address: str,
+    grpc_port: str,
+    grpc_address: str | None,
     gateways: int,
     drain_seconds: float,
     http_max_input_size: int | None,
@@ -121,19 +149,9 @@ def opened(
     allow_client_shm: str,
     allow_management: str,
     grace_seconds: float,
+    **grpc_options: str | bool | None,
 ) -> FrontDoor:
     """Listen. Raises CommandFailed (PORT) with one sentence when that is not possible."""
-    if http_port == OFF:
-        return FrontDoor()
-    port = int(http_port) if http_port.isascii() and http_port.isdecimal() else -1
-    if not 0 <= port <= 65535:
-        raise click.UsageError(
-            f"--http-port: expected a port (0 to 65535) or off, got {http_port!r}"
-        )
-    try:
-        one = listening(http_address, port, what="--http-port")
-    except ListenFailed as fault:
-        raise CommandFailed(str(fault), ExitCode.PORT) from fault
     arguments = [
         f"--drain-seconds={drain_seconds}",
         f"--allow-client-shm={allow_client_shm}",
@@ -144,7 +162,40 @@ def opened(
         arguments.append(f"--http-max-input-size={http_max_input_size}")
     if http_header_forward_pattern:
         arguments.append(f"--http-header-forward-pattern={http_header_forward_pattern}")
-    return FrontDoor(_url(http_address, one), gateways, grace_seconds, arguments, (one,))
+    for name, value in grpc_options.items():  # the gateway's own, by the same names
+        option = f"--{name.replace('_', '-')}"
+        if value:
+            arguments.append(option if value is True else f"{option}={value}")
+    http: list[socket.socket] = []
+    grpc: list[socket.socket] = []
+    url = grpc_target = ""
+    try:
+        if http_port != OFF:
+            number = _port("--http-port", http_port)
+            http.append(listening(http_address, number, what="--http-port"))
+            url = _url(http_address, http[0])
+        else:
+            arguments.append("--no-http")
+        if grpc_port != OFF:
+            number = _port("--grpc-port", grpc_port)
+            is_unix = http_address.startswith(UNIX_PREFIX)
+            host = grpc_address or (HTTP_ADDRESS if is_unix else http_address)
+            one = listening(host, number, what="--grpc-port")
+            grpc.append(one)
+            grpc_target = _url(host, one).removeprefix("http://")
+    except ListenFailed as fault:
+        FrontDoor(http=http, grpc=grpc).close()
+        raise CommandFailed(str(fault), ExitCode.PORT) from fault
+    if not http and not grpc:
+        return FrontDoor()
+    return FrontDoor(url, grpc_target, gateways, grace_seconds, arguments, http, grpc)
+
+
+def _port(option: str, given: str) -> int:
+    port = int(given) if given.isascii() and given.isdecimal() else -1
+    if not 0 <= port <= 65535:
+        raise click.UsageError(f"{option}: expected a port (0 to 65535) or off, got {given!r}")
+    return port
 
 
 def _url(address: str, one: socket.socket) -> str:

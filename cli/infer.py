@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Final
 
 import click
@@ -16,7 +17,7 @@ from naiad.cli.seconds import Seconds
 from naiad.cli.server_options import server_options
 from naiad.cli.tables import table
 from naiad.client import Client, InferResult
-from naiad.protocol.errors import NaiadError
+from naiad.protocol.errors import Code, NaiadError
 
 Json = dict[str, Any]
 VALUES_SHOWN_MAX: Final = 8
@@ -38,12 +39,17 @@ VALUE_CHARS_MAX: Final = 60
     help="JSON, text, or @file (.npy, .json, otherwise raw bytes); repeatable.",
 )
 @click.option("--output", "wanted", multiple=True, metavar="NAME", help="Only these; repeatable.")
-@click.option("--version", type=click.IntRange(min=1), default=None, help="Default: the newest.")
+@click.option("--version", type=click.IntRange(min=0), default=None, help="Default: the newest.")
 @click.option("--timeout", type=Seconds(0.001), default=None, help="In seconds.")
 @click.option(
     "--parameter", "parameters", multiple=True, metavar="KEY=VALUE", help="For the model."
 )
-@click.option("--json", "as_json", is_flag=True, help="All values, as KServe writes them.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="All values, as KServe writes them; NaN and Infinity as strings.",
+)
 @server_options
 def infer(
     model: str,
@@ -64,16 +70,22 @@ def infer(
         metadata = _metadata(where, model, version)
         arrays = _arrays(model, metadata, values)
         with Client(where, role="cli") as client:
+            client.live()  # connected: the timeout is the request's alone
             result = client.infer(
                 model,
                 arrays,
                 list(wanted),
-                version=version or -1,
+                version=-1 if version is None else version,
                 timeout_us=int((timeout or 0) * 1e6),
                 parameters=dict(map(_parameter, parameters)),
             )
             click.echo(_as_json(model, result) if as_json else _as_table(result))
     except NaiadError as fault:
+        if fault.code == Code.TIMEOUT and timeout is not None:
+            raise CommandFailed(
+                f"{model} did not answer within --timeout {timeout:g} s; give it more time",
+                ExitCode.FAILED,
+            ) from fault
         raise refused(fault) from fault
 
 
@@ -141,13 +153,16 @@ def _as_json(model: str, result: InferResult) -> str:
         for output in result.outputs
     ]
     answer = {"model_name": model, "model_version": str(result.version), "outputs": outputs}
-    return json.dumps(answer)
+    return json.dumps(answer, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return value.item() if isinstance(value, np.generic) else value
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(plain, "NaN")  # JSON has none
+    return plain
 
 
 def _text(value: Any) -> str:

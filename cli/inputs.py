@@ -6,6 +6,7 @@ is: the server's refusal says what it expected.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -115,12 +116,11 @@ def _strings(items: list[str] | list[bytes]) -> Array:
 def _from_file(name: str, path: str, datatype: str) -> Array:
     try:
         content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        if path.endswith(".npy"):
-            loaded: Array = np.load(path, allow_pickle=False)
-            return loaded
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise _wrong(f"input {name}: cannot read {path}: {reason}") from error
+    if path.endswith(".npy"):
+        return _from_npy(name, path, content)
     if path.endswith(".json"):
         return _from_text(name, content.decode("utf-8", "replace"), datatype)
     if datatype == "BYTES":
@@ -132,6 +132,17 @@ def _from_file(name: str, path: str, datatype: str) -> Array:
             f"{kind.itemsize} bytes of {datatype}"
         )
     return np.frombuffer(content, dtype=kind)
+
+
+def _from_npy(name: str, path: str, content: bytes) -> Array:
+    try:
+        loaded: Array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError, MemoryError, OverflowError, TypeError, SyntaxError) as error:
+        raise _wrong(
+            f"input {name}: {path} is not an array of numbers or strings as numpy.save writes it "
+            f"({len(content)} bytes; an array of Python objects cannot be read)"
+        ) from error
+    return loaded
 
 
 def _cut(text: str) -> str:

@@ -45,8 +45,9 @@ class MetricsListener:
     socket: socket.socket | None = None
 
     @property
-    def descriptor(self) -> int | None:
-        return None if self.socket is None else self.socket.fileno()
+    def descriptors(self) -> dict[str, list[int]]:
+        """What the metrics process inherits, by the option that says so."""
+        return {} if self.socket is None else {"--fd": [self.socket.fileno()]}
 
     def close(self) -> None:
         if self.socket is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +19,9 @@ class Plan:
     worker_module: str = "naiad.worker"
     gateways_count: int = 0
     gateway_arguments: Sequence[str] = ()
-    gateway_descriptors: Sequence[int] = ()
-    """Listening sockets that every gateway inherits."""
+    gateway_descriptors: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Listening sockets that every gateway inherits, by the option that tells it."""
     gateway_module: str = "naiad.gateway"
-    metrics_descriptor: int | None = None
-    """The listening socket that the metrics process inherits; None: there is no such process."""
+    metrics_descriptors: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Those of the metrics process, likewise; without any there is no such process."""
     metrics_module: str = "naiad.metrics"

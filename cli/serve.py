@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any, Final
 
@@ -77,12 +76,12 @@ def serve(
     scan_timeout_seconds: float,
     metrics_port: str,
     metrics_address: str | None,
-    **http: Any,
+    **ports: Any,
 ) -> ExitCode:
     """Serve every model of the folders REPOSITORY until Ctrl-C.
 
     A broker process queues requests; each model instance gets a process of its own, which is
-    replaced when it dies. Gateway processes speak HTTP (KServe v2, as Triton does).
+    replaced when it dies. Gateway processes speak HTTP and gRPC (KServe v2, as Triton does).
     """
     where = run_dir.located(folder, name)
     settings = Settings(
@@ -99,12 +98,13 @@ def serve(
     faults = settings.faults()
     if faults:
         raise click.UsageError("; ".join(faults))
-    run_dir.prepare(where)
+    is_new = run_dir.prepare(where)
     lock = run_dir.lock(where)
-    metrics = metrics_listener.opened(metrics_port, metrics_address, http["http_address"])
-    door = front_door.opened(drain_seconds=drain_seconds, **http)
+    metrics = metrics_listener.opened(metrics_port, metrics_address, ports["http_address"])
+    door = front_door.opened(drain_seconds=drain_seconds, **ports)
     # A killed server left them; this one is told anew what to serve.
-    forget_state(where)
+    for line in forget_state(where):
+        raise CommandFailed(f"{line}; choose another --run-dir", ExitCode.RUN_DIR)
     cleanup(where, name)
     log = _started_log(log_file)
     notices = log if log_file is None else _started_log(None)
@@ -121,23 +121,25 @@ def serve(
         gateways_count=door.gateways_count,
         gateway_arguments=door.arguments,
         gateway_descriptors=door.descriptors,
-        metrics_descriptor=metrics.descriptor,
+        metrics_descriptors=metrics.descriptors,
     )
     if door.url:
         notices.show(f"HTTP on {door.url}")
+    if door.grpc_target:
+        notices.show(f"gRPC on {door.grpc_target}")
     if metrics.url:
         notices.show(f"metrics on {metrics.url}")
     supervisor = Supervisor(plan, log, show)
     try:
         code = supervisor.run()
-        for line in cleanup(where, name):
+        for line in [*forget_state(where), *cleanup(where, name)]:
             log.event(line)
     finally:
         log.close()
         notices.close()
         door.close()
         metrics.close()
-        os.close(lock)
+        run_dir.leave(where, lock, may_remove=is_new or run_dir.is_usual(where, name))
     if supervisor.failure:
         raise CommandFailed(supervisor.failure, code)
     return code

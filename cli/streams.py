@@ -14,6 +14,8 @@ from typing import Final
 
 import click
 
+from naiad.config.names import visible
+
 _DESCRIPTORS: Final = (0, 1, 2)
 _UNWRITTEN: Final = frozenset(
     {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF}
@@ -69,7 +71,7 @@ def output_fault(error: OSError | None = None) -> OSError | None:
 def complain(text: str) -> None:
     """One line on stderr, if it can be written: the exit code says the rest."""
     try:
-        click.echo(f"naiad: {text}", err=True)
+        click.echo("\n".join(map(visible, f"naiad: {text}".split("\n"))), err=True)
     except OSError:
         _discard(sys.stderr.fileno())
 

@@ -92,7 +92,7 @@ class Supervisor:
         self._gateways: dict[str, Child] = {}
         self._gateway_slots = SlotTable()
         self._gateway_slots.want(GATEWAY, plan.gateways_count, ())
-        self._gateway_slots.want(METRICS, int(plan.metrics_descriptor is not None), ())
+        self._gateway_slots.want(METRICS, int(bool(plan.metrics_descriptors)), ())
         self._deadline_ns: int | None = None
         """Of the drain, then of the killing."""
         self._broker_stop_ns: int | None = None
@@ -199,15 +199,16 @@ class Supervisor:
         plan = self._plan
         arguments = ["--run-dir", plan.run_dir, "--name", name]
         if kind == METRICS:
-            assert plan.metrics_descriptor is not None
-            module, descriptors = plan.metrics_module, [plan.metrics_descriptor]
-            arguments += [f"--fd={plan.metrics_descriptor}"]
+            module, descriptors = plan.metrics_module, plan.metrics_descriptors
         else:
-            module, descriptors = plan.gateway_module, [*plan.gateway_descriptors]
-            arguments += [*plan.gateway_arguments]
-            arguments += [f"--http-fd={number}" for number in descriptors]
+            module, descriptors = plan.gateway_module, plan.gateway_descriptors
+            arguments += plan.gateway_arguments
+        inherited: list[int] = []
+        for option, numbers in descriptors.items():
+            inherited += numbers
+            arguments += [f"{option}={number}" for number in numbers]
         try:
-            child = Child.start(name, module, arguments, descriptors)
+            child = Child.start(name, module, arguments, inherited)
         except OSError as error:
             delay_ns = self._gateway_slots.exited(name, time.monotonic_ns(), is_early=True)
             self._log.event(f"cannot start {name}: {error}; next try in {delay_ns / NS:g} s")

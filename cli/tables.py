@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final, TextIO
 
+from naiad.config.names import visible
+
 STYLES: Final = {
     "READY": "green",
     "BUSY": "green",
@@ -31,7 +33,7 @@ def table(
     header: Sequence[str], rows: Sequence[Sequence[object]], stream: TextIO = sys.stdout
 ) -> str:
     """The table as text for `stream`, without a newline at the end."""
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
     if is_terminal(stream):
         return _rich(header, cells)
     return _plain(header, cells)

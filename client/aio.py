@@ -19,15 +19,30 @@ from typing import Any, Final, Literal, Protocol, Self, Unpack
 import zmq
 
 from naiad.client import control, forks
-from naiad.client.arguments import NO_INPUTS, Inputs, Options, Outputs, parts_of
+from naiad.client.arguments import (
+    NO_INPUTS,
+    Inputs,
+    Options,
+    Outputs,
+    no_more_than_prepared,
+    parts_of,
+)
 from naiad.client.calls import Ask, Calls, Completion
 from naiad.client.control import Json, Operation
-from naiad.client.driver import CONNECT_TIMEOUT_S, Driver, copy_of, over_budget
-from naiad.client.memory import ClientRegion, Placement, RegistrationToken, Transport
+from naiad.client.deadlines import deadline_after
+from naiad.client.driver import (
+    CONNECT_TIMEOUT_S,
+    Driver,
+    copy_of,
+    over_budget,
+    timed_out_in_line,
+    waits_when_full,
+)
+from naiad.client.memory import ClientRegion, Placement, RegistrationToken, Transport, check_size
 from naiad.client.packing import Request
 from naiad.client.requests import PackedInput, Prepared
 from naiad.client.results import InferResult
-from naiad.protocol.errors import NaiadError, RequestError, Unavailable
+from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 
 _now_ns: Final = time.monotonic_ns
 
@@ -62,11 +77,11 @@ class AsyncClient:
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
         self._driver = Driver(
-            os.fspath(server), role=role, connect_timeout_s=connect_timeout_s,
+            os.fsdecode(server), role=role, connect_timeout_s=connect_timeout_s,
             transport=transport, context=context,
         )  # fmt: skip
         self._session = self._driver.session
-        self._waits_for_room = on_full == "wait"
+        self._waits_for_room = waits_when_full(on_full)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._memory = self._driver.memory
         self._driver.when_lease_ends(self._lease_ended)
@@ -96,14 +111,14 @@ class AsyncClient:
 
         Large inputs are not copied: leave them unchanged until the answer.
         """
-        loop = self._loop
-        if loop is None:
-            loop = self._attach()
+        loop = self._attach()
         if not isinstance(model, Prepared):
             memory = self._memory
             if not memory.is_ready and memory.wants(inputs):
                 await self.live()  # its name is needed for shared memory
             model = parts_of(model, inputs, outputs, options, memory)
+        else:
+            no_more_than_prepared(inputs, outputs, options)
         session = self._session
         if session.fault is not None:
             raise copy_of(session.fault)
@@ -113,7 +128,7 @@ class AsyncClient:
             self._memory.announce(_now_ns())
         ident = 0 if self._queue else session.submit(model, future, now_ns)
         while not ident:
-            await self._room(loop, model)
+            await self._room(loop, model, now_ns)
             ident = session.submit(model, future, now_ns)
         if not self._is_turn_due:
             self._is_turn_due = True
@@ -159,17 +174,24 @@ class AsyncClient:
                 return self._memory.placed(inputs)
         return inputs, None
 
-    async def _room(self, loop: asyncio.AbstractEventLoop, parts: Prepared) -> None:
-        """Until the budgets have room for these parts; first come, first served."""
+    async def _room(self, loop: asyncio.AbstractEventLoop, parts: Prepared, begun_ns: int) -> None:
+        """Until the budgets have room for these parts; first come, first served.
+
+        `begun_ns`: since when its timeout counts; 0: it has none.
+        """
         if not self._waits_for_room:
             raise over_budget(self._session)
         granted: asyncio.Future[None] = loop.create_future()
         self._queue.append((granted, parts.inline_bytes))
+        left_s = (begun_ns + parts.tail[2] * 1000 - _now_ns()) / 1e9 if begun_ns else None
         try:
-            await granted
+            await asyncio.wait_for(granted, left_s) if begun_ns else await granted
         except asyncio.CancelledError:
             self._grant()  # what this task was promised, another may have
             raise
+        except TimeoutError:
+            self._grant()
+            raise timed_out_in_line(self._session) from None
         if self._session.fault is not None:
             raise copy_of(self._session.fault)
 
@@ -191,7 +213,14 @@ class AsyncClient:
 
     def _attach(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
-        self._loop = loop
+        if self._loop is not loop:
+            if self._loop is not None:
+                raise RequestError(
+                    "this AsyncClient belongs to the event loop in which it was first used, and was"
+                    " now used in another; make one in each loop (asyncio.run() makes a new one)",
+                    code=Code.UNSUPPORTED,
+                )
+            self._loop = loop
         return loop
 
     def _turn_soon(self) -> None:
@@ -304,8 +333,9 @@ class AsyncClient:
     async def region(self, size: int) -> ClientRegion:
         """`size` bytes of shared memory for inputs and outputs of your own placing.
 
-        Raises Unavailable when /dev/shm has no room.
+        Raises RequestError for a wrong size, Unavailable when /dev/shm has no room.
         """
+        check_size(size)
         if not self._memory.is_ready:
             await self.live()
         region = self._memory.allocate(size)
@@ -327,6 +357,8 @@ class AsyncClient:
 
     async def detach(self, region: ClientRegion) -> None:
         """The server forgets a segment that was attached; no request may be using it."""
+        if not isinstance(region, ClientRegion):
+            raise RequestError(f"expected what `attach` returned, got {region!r:.80}")
         await self._ask(partial(Calls.forget_region, region_id=region.id), control.CALL_TIMEOUT_S)
         region.close()
         self._memory.detach(region.id)
@@ -394,15 +426,17 @@ class AsyncClient:
 
     async def call(self, operation: Operation) -> Any:
         """Any control call; returns its parsed JSON."""
+        if not isinstance(operation, Operation):
+            raise TypeError(f"expected an Operation of naiad.client.control, got {operation!r:.80}")
         return await self._ask(operation.ask, operation.timeout_s)
 
     async def _ask(self, ask: Ask, timeout_s: float) -> Any:
-        loop = self._loop or self._attach()
+        loop = self._attach()
         session = self._session
         if session.fault is not None:
             raise copy_of(session.fault)
         future: asyncio.Future[Any] = loop.create_future()
-        ident = ask(session.calls, future, _now_ns() + int(timeout_s * 1e9))
+        ident = ask(session.calls, future, deadline_after(timeout_s, "timeout_s"))
         self._turn_soon()
         try:
             return await future

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypedDict, Unpack
 
 from naiad.client.memory import ClientMemory, Placement
@@ -38,7 +38,8 @@ class Options(TypedDict, total=False):
 
     `version` -1 means the newest ready one. `label` is your own id for it, shown in logs and
     errors. `priority` 0 means the model's default. `timeout_us` counts from now: when it is over
-    the server answers with an error (code timeout) if the model's queue policy allows that.
+    the server answers with an error (code timeout) if the model's queue policy allows that. A
+    server that says nothing for a second more is waited for no longer (code timeout, too).
     """
 
     version: int
@@ -87,11 +88,11 @@ def parts_of(
             return checked(_head_of(model, options), packed_inputs, tail, placement)
     if not options and not outputs and type(inputs) is dict:
         return checked((model, -1, ""), packed_inputs, PLAIN, placement)
+    tail = tail_of(_outputs_of(outputs), options)
     keeps = _keeps(inputs, outputs)
     if keeps:
         placement = placement or Placement()
         placement.keeps += keeps
-    tail = tail_of(_outputs_of(outputs), options)
     return checked(_head_of(model, options), packed_inputs, tail, placement)
 
 
@@ -101,9 +102,28 @@ def _head_of(model: str, options: Options) -> Head:
 
 def inputs_of(given: Inputs) -> tuple[PackedInput, ...]:
     """The inputs, inline. Raises RequestError for what cannot be sent."""
+    check_inputs(given)
     if isinstance(given, Mapping):
         return packed_arrays(dict(given))
     return tuple([packed(item) for item in given])
+
+
+def check_inputs(given: Any) -> None:
+    """Raises RequestError when they are neither arrays by name nor a list."""
+    if not isinstance(given, Mapping | list | tuple):
+        raise RequestError(
+            "expected inputs as arrays by name, {'INPUT0': array}, or a list of InferInput, got"
+            f" {type(given).__name__}"
+        )
+
+
+def no_more_than_prepared(inputs: Inputs, outputs: Outputs | None, options: Options) -> None:
+    """Raises RequestError for what a prepared request was given besides: it has its own."""
+    if inputs is not NO_INPUTS or outputs is not None or options:
+        raise RequestError(
+            "a prepared request is sent as it was prepared; give inputs, outputs and options to"
+            " prepare() instead"
+        )
 
 
 def _keeps(inputs: Inputs, outputs: Outputs | None) -> list[object]:
@@ -135,10 +155,10 @@ def tail_of(outputs: tuple[m.OutputRequest, ...], options: Options) -> Tail:
 
 
 def _outputs_of(given: Outputs | None) -> tuple[m.OutputRequest, ...]:
-    if not given:
+    if given is None:
         return ()
-    if isinstance(given, str):
-        raise RequestError(f"expected a list of output names, got the string {given!r}")
+    if isinstance(given, str) or not isinstance(given, Mapping | Iterable):
+        raise RequestError(f"expected a list of output names, got {given!r:.80}")
     if not isinstance(given, Mapping):
         return tuple([m.OutputRequest(name) for name in given])
     out = []
@@ -146,9 +166,12 @@ def _outputs_of(given: Outputs | None) -> tuple[m.OutputRequest, ...]:
         if place is None:
             out.append(m.OutputRequest(name))
         else:
-            region, offset, size, _ = place
-            for number in (region, offset, size):
-                if type(number) is not int or not 0 <= number < 2**63:
-                    raise RequestError(f"output {name!r}: expected an OutputPlace, got {place!r}")
+            numbers = place[:3] if isinstance(place, tuple) and len(place) == 4 else ()
+            if not numbers or any(type(n) is not int or not 0 <= n < 2**63 for n in numbers):
+                raise RequestError(
+                    f"output {name!r}: expected an OutputPlace (see ClientRegion.place) or None,"
+                    f" got {place!r:.80}"
+                )
+            region, offset, size = numbers
             out.append(m.OutputRequest(name, REGION, region, offset, size))
     return tuple(out)

@@ -2,12 +2,17 @@
 
 The thread that waits for something drives the socket for all (the leader); others that wait sleep
 until theirs came, or until the leader leaves and wakes one of them to go on. With one thread nobody
-is ever woken. An interruption (KeyboardInterrupt) in the middle of I/O costs a reconnect, never an
-answer: what was completed is kept, what may be half done is sent again.
+is ever woken.
+
+An interruption (KeyboardInterrupt) may come between any two steps. In the middle of I/O it costs a
+reconnect, never an answer: what was completed is kept, what may be half done is sent again. Who
+leads holds a lock of its own by `with`, which lets go of it whatever happens, so that nobody leads
+who has left; a follower whose wake-up was lost to an interruption looks for itself after a while.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import os
@@ -21,7 +26,8 @@ from typing import Any, Final
 
 from naiad.client.calls import Ask, Completion
 from naiad.client.control import parsed_reply
-from naiad.client.driver import Driver, copy_of, over_budget
+from naiad.client.deadlines import deadline_after
+from naiad.client.driver import Driver, copy_of, over_budget, timed_out_in_line
 from naiad.client.followers import Followers, Waitable
 from naiad.client.futures import CANCELLED, DONE, LOG, PENDING, Future, Wish
 from naiad.client.memory import ClientRegion, RegistrationToken
@@ -34,6 +40,14 @@ from naiad.protocol.errors import NaiadError, RequestError
 
 SUBMITTED_MAX: Final = 16
 """Submitted requests that wait for a thread to drive the socket while others are under way."""
+
+FOLLOW_S_MAX: Final = 1.0
+"""How long a follower sleeps before it looks whether there still is a leader."""
+POLL_MS_MAX: Final = 24 * 3600 * 1000
+"""Longer sleeps are several: poll() takes no more than 31 bits."""
+
+EXIT_PATIENCE_S: Final = 1.0
+"""How long the end of the process waits for a thread that is in the middle of I/O."""
 
 _EVENT: Final = (1).to_bytes(8, "little")
 _NS_PER_MS: Final = 1_000_000
@@ -50,10 +64,14 @@ class BlockingDriver:
         """Grows whenever somebody drives the socket."""
         self._waits_for_room = waits_for_room
         self._lock = threading.Lock()
-        self.leader = 0
-        """The thread that drives the socket; 0: nobody."""
+        self._lead = threading.Lock()
+        """Made and held by the thread that drives the socket; not locked: nobody does."""
+        self._leader = 0
+        """That thread. Means something only while `_lead` is locked."""
         self._is_polling = False
         """The leader sleeps on the descriptors: who submits meanwhile sends by himself."""
+        self._sleeps_until_ns = 0
+        """And would wake up by itself then; 0: never."""
         self._is_busy = False
         """Between beginning and end of I/O; found set at the beginning: it was interrupted."""
         self._completions: list[Completion] = []
@@ -66,6 +84,8 @@ class BlockingDriver:
         self._is_closed = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._farewell = weakref.finalize(self, _abandon, driver, self._wake)
+        self._farewell.atexit = False  # others may still lead then: see _at_exit
+        _living.add(self)
         self.pump = Pump()
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
@@ -91,9 +111,9 @@ class BlockingDriver:
                     if self._is_polling:
                         self._send_for_leader()
                     return
-            self._wait_for_room(parts.inline_bytes)
+            self._wait_for_room(parts.inline_bytes, now_ns + parts.tail[2] * 1000 if now_ns else 0)
 
-    def _wait_for_room(self, inline_bytes: int) -> None:
+    def _wait_for_room(self, inline_bytes: int, deadline_ns: int) -> None:
         session = self.driver.session
         if not self._waits_for_room or self.is_leading:
             raise over_budget(session)
@@ -102,7 +122,18 @@ class BlockingDriver:
             if session.has_room(inline_bytes):
                 return
             self._wishes.append(wish)
-        self.wait(wish, None)
+        left_s = max(0, deadline_ns - _now_ns()) / 1e9 if deadline_ns else None
+        if not self._wait_for_wish(wish, left_s):
+            raise timed_out_in_line(session)
+
+    def _wait_for_wish(self, wish: Wish, timeout_s: float | None) -> bool:
+        try:
+            return self.wait(wish, timeout_s)
+        finally:
+            if wish.state is PENDING:
+                with self._lock:
+                    if wish in self._wishes:
+                        self._wishes.remove(wish)
 
     def call(self, future: Future[Any], ask: Ask, timeout_s: float) -> None:
         """Queue a call with `ask(calls, token, deadline_ns)`; the future gets its parsed JSON."""
@@ -110,7 +141,7 @@ class BlockingDriver:
             session = self._session
             if session.fault is not None:
                 raise copy_of(session.fault)
-            future.id = ask(session.calls, future, _now_ns() + int(timeout_s * 1e9))
+            future.id = ask(session.calls, future, deadline_after(timeout_s, "timeout_s"))
             if self._is_polling:
                 self._send_for_leader()
 
@@ -123,9 +154,14 @@ class BlockingDriver:
             return region
 
     @property
+    def is_led(self) -> bool:
+        """Whether some thread drives the socket right now."""
+        return self._lead.locked()
+
+    @property
     def is_leading(self) -> bool:
         """Whether this thread drives the socket right now: it is inside a callback."""
-        return self.leader == threading.get_ident()
+        return self._leader == threading.get_ident() and self._lead.locked()
 
     def send_soon(self) -> None:
         """Nobody may ever wait for what was submitted: send it now if it is alone or much, else
@@ -133,7 +169,7 @@ class BlockingDriver:
         with self._lock:
             self.pump.start(self)
             session = self.driver.session
-            if self.leader == 0 and session.phase is Phase.OPEN:
+            if session.phase is Phase.OPEN and not self.is_led:
                 waiting = len(session.requests.waiting)
                 if waiting == session.unanswered or waiting >= SUBMITTED_MAX:
                     self._begin()
@@ -147,13 +183,16 @@ class BlockingDriver:
             if not self.driver.session.unanswered:
                 return False
             self._wishes.append(wish)
-        return self.wait(wish, timeout_s)
+        return self._wait_for_wish(wish, timeout_s)
 
     def _send_for_leader(self) -> None:
         self._begin()
         self.driver.send()
         self._is_busy = False
-        if self.driver.connection.has_input() or not self.driver.connection.is_open:
+        connection = self.driver.connection
+        deadline_ns = self.driver.deadline_ns()
+        is_sooner = deadline_ns and not 0 < self._sleeps_until_ns <= deadline_ns
+        if is_sooner or not connection.is_open or connection.has_input():
             os.write(self._wake, _EVENT)
 
     def cancel(self, future: Future[Any]) -> bool:
@@ -171,8 +210,8 @@ class BlockingDriver:
                 self._called.append(future)
             if self._is_polling:
                 self._send_for_leader()
-            leads = self.leader != 0
-        if not leads:
+            is_led = self.is_led
+        if not is_led:
             self._run_callbacks()
         return True
 
@@ -191,32 +230,33 @@ class BlockingDriver:
 
     def wait(self, waitable: Waitable, timeout_s: float | None) -> bool:
         """Until it is done, driving the socket or following who does. False: not in time."""
-        deadline_ns = 0 if timeout_s is None else _now_ns() + max(0, int(timeout_s * 1e9)) + 1
-        me = threading.get_ident()
-        if self.leader == me:
+        deadline_ns = deadline_after(timeout_s, "timeout")
+        if self.is_leading:
             raise RequestError(
                 "a callback must not wait for an answer: it runs in the thread that receives them;"
                 " submit with another callback instead"
             )
         while waitable.state is PENDING:
+            lead = threading.Lock()
             ticket: threading.Lock | None = None
             try:
-                with self._lock:
-                    if waitable.state is not PENDING:
-                        break
-                    if self.leader == 0:
-                        self.leader = me
-                    else:
-                        ticket = threading.Lock()
-                        self._follow(waitable, ticket)
-                if ticket is None:
-                    self._lead(waitable, deadline_ns)
-                elif deadline_ns:
-                    ticket.acquire(timeout=max(0, deadline_ns - _now_ns()) / 1e9)
-                else:
-                    ticket.acquire()
+                with lead:
+                    with self._lock:
+                        if waitable.state is not PENDING:
+                            break
+                        if self._lead.locked():
+                            ticket = threading.Lock()
+                            self._follow(waitable, ticket)
+                        else:
+                            self._leader = threading.get_ident()
+                            self._lead = lead
+                    if ticket is None:
+                        self._drive_until(waitable, deadline_ns)
+                if ticket is not None:
+                    left_s = (deadline_ns - _now_ns()) / 1e9 if deadline_ns else FOLLOW_S_MAX
+                    ticket.acquire(timeout=max(0.0, min(left_s, FOLLOW_S_MAX)))
             finally:
-                self._surely_step_back(me, ticket)
+                self._step_back(ticket)
             if deadline_ns and _now_ns() >= deadline_ns:
                 break
         return waitable.state is not PENDING
@@ -227,36 +267,27 @@ class BlockingDriver:
             self._errand.state = DONE
             os.write(self._wake, _EVENT)
 
-    def _surely_step_back(self, me: int, ticket: threading.Lock | None) -> None:
-        """A leader that never leaves would stop everybody: interruptions have to wait for this."""
-        interruption: KeyboardInterrupt | None = None
-        while True:
-            try:
-                self._step_back(me, ticket)
-                break
-            except KeyboardInterrupt as raised:
-                interruption = raised
-        if interruption is not None:
-            raise interruption
+    def _step_back(self, ticket: threading.Lock | None) -> None:
+        """After leading or following: see to it that somebody leads if anybody waits.
 
-    def _step_back(self, me: int, ticket: threading.Lock | None) -> None:
-        """Stop leading or following, and see to it that somebody leads if anybody waits."""
+        Interrupted, it leaves nothing undone that the next leader or follower would not do.
+        """
         with self._lock:
-            if self.leader == me and ticket is None:
-                self.leader = 0
-                self._is_polling = False
-                if self._is_closed:
-                    self._farewell()
+            if ticket is not None:
+                self._followers.leave(ticket)
+            if self._lead.locked():
+                return
+            self._is_polling = False
+            if self._is_closed:
+                self._farewell()
+            elif ticket is None:
                 if self._session.leases.held:
                     self.driver.memory.release_ended()
                 if self.driver.session.has_messages and not self._is_busy:
                     self._begin()
                     self.driver.send()
                     self._is_busy = False
-            if ticket is not None:
-                self._followers.leave(ticket)
-            if self.leader == 0:
-                self._followers.wake_heir()
+            self._followers.wake_heir()
 
     # --- leading -----------------------------------------------------------------------------
 
@@ -265,7 +296,7 @@ class BlockingDriver:
         with self._lock:
             if self._is_closed or not self.driver.session.unanswered:
                 return False
-            if self.leader:
+            if self.is_led:
                 return True
             self._errand = wish
         try:
@@ -281,7 +312,7 @@ class BlockingDriver:
             if self.driver.session.unanswered and not self._is_closed:
                 self.pump.start(self)
 
-    def _lead(self, waitable: Waitable, deadline_ns: int) -> None:
+    def _drive_until(self, waitable: Waitable, deadline_ns: int) -> None:
         ready: Sequence[tuple[int, int]] = ()
         while True:
             now_ns = _now_ns()
@@ -333,17 +364,20 @@ class BlockingDriver:
             self._poll.register(descriptor, select.POLLIN)
 
     def _unwatch(self) -> None:
-        watched, self._watched = self._watched, ()
-        for descriptor in watched:
-            self._poll.unregister(descriptor)
+        for descriptor in self._watched:
+            # Interrupted, they were watched or unwatched by halves.
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(descriptor)
+        self._watched = ()
 
     def _sleep_ms(self, now_ns: int, deadline_ns: int) -> int | None:
         soonest_ns = self.driver.deadline_ns()
         if deadline_ns and (not soonest_ns or deadline_ns < soonest_ns):
             soonest_ns = deadline_ns
+        self._sleeps_until_ns = soonest_ns
         if not soonest_ns:
             return None
-        return max(0, math.ceil((soonest_ns - now_ns) / _NS_PER_MS))
+        return max(0, min(math.ceil((soonest_ns - now_ns) / _NS_PER_MS), POLL_MS_MAX))
 
     def _settle(self) -> None:
         """Complete futures. Interrupted, it can be done again: a done future stays as it is."""
@@ -426,21 +460,43 @@ class BlockingDriver:
             if self._errand is not None:
                 self._errand.state = DONE  # nobody is unanswered any more: its leader leaves
             os.write(self._wake, _EVENT)
-            if self.leader == 0:
+            if not self.is_led:
+                self._is_polling = False
                 self._farewell()
         self._run_callbacks()
+
+    def end_with_process(self) -> None:
+        """Say BYE, while the pump may still lead; nobody is told what becomes of his requests."""
+        if self._lock.acquire(timeout=EXIT_PATIENCE_S):
+            try:
+                self._is_closed = True
+                self.driver.close()
+            finally:
+                self._lock.release()
 
     def after_fork(self, fault: NaiadError) -> None:
         """In a child process: nothing here may be used; the parent's locks are of no use either."""
         self._lock = threading.Lock()
-        self.leader = 0
+        self._lead = threading.Lock()
         self._followers.clear()
         self._is_closed = True
         self._farewell.detach()
+        _living.discard(self)
         self.driver.session.end(fault)
 
 
+_living: Final[weakref.WeakSet[BlockingDriver]] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    for blocking in list(_living):
+        blocking.end_with_process()
+
+
+atexit.register(_at_exit)
+
+
 def _abandon(driver: Driver, wake: int) -> None:
-    """Also when a client was simply forgotten, and at exit."""
+    """Also when a client was simply forgotten."""
     driver.close()
     os.close(wake)

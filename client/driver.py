@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import zmq
 
 import naiad
 from naiad.client.calls import Completion
 from naiad.client.connection import Connection, Received
+from naiad.client.deadlines import duration_ns
 from naiad.client.memory import ClientMemory, Transport
+from naiad.client.requests import fits_text, unfit_text
 from naiad.client.session import Phase, Session
 from naiad.protocol.endpoints import Endpoints
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable, error_from_wire
@@ -40,19 +42,21 @@ class Driver:
         context: zmq.Context[zmq.Socket[bytes]] | None,
         transport: Transport,
     ) -> None:
+        if not fits_text(role):
+            raise unfit_text("role", role)
         self.session = Session(
             os.urandom(SECRET_BYTES), role=role, software=f"naiad {naiad.__version__}",
             pid=os.getpid(),
         )  # fmt: skip
         self.connection = Connection(address_of(server), context)
-        self.memory = ClientMemory(self.session, transport, role, self._lease_ended)
+        self.memory = ClientMemory(self.session, transport, _owner(role), self._lease_ended)
         self._when_lease_ends: weakref.WeakMethod[Callable[[], None]] | None = None
         self.reconnects = 0
         self._is_down = False
         """The monitor said so; what had come before is still to be read."""
         self.is_drained = False
         """After `turn`: nothing came, and nothing was done since that could hide what comes."""
-        self._connect_timeout_ns = int(connect_timeout_s * 1e9)
+        self._connect_timeout_ns = duration_ns(connect_timeout_s, "connect_timeout_s")
         self._absent_since_ns = 0
         """Since when somebody waits while there is no broker; 0: nobody, or there is one."""
 
@@ -66,7 +70,7 @@ class Driver:
         if session.phase is not Phase.OPEN:
             self._seek(now_ns, out)
             out += session.expire(now_ns)
-        elif session.calls.pending:
+        elif session.calls.pending or session.requests.timed:
             out += session.expire(now_ns)
         if session.leases.held:
             self.memory.release_ended()
@@ -162,7 +166,7 @@ class Driver:
     def deadline_ns(self) -> int:
         """When `turn` has something to do although nothing came; 0: never."""
         session = self.session
-        if session.phase is Phase.OPEN and not session.calls.pending:
+        if session.phase is Phase.OPEN and not session.has_deadlines:
             return 0
         soonest = session.deadline_ns()
         if session.phase is not Phase.OPEN and session.phase is not Phase.ENDED:
@@ -190,6 +194,18 @@ class Driver:
         else:
             self.connection.close(goodbye)
         return out
+
+
+def _owner(role: str) -> Literal["client", "gateway"]:
+    """Whose the segments are in their names: a role is for people, and may be any text."""
+    return "gateway" if role == "gateway" else "client"
+
+
+def waits_when_full(on_full: str) -> bool:
+    """What `on_full` means. Raises RequestError for another word."""
+    if on_full not in ("wait", "raise"):
+        raise RequestError(f"on_full: expected wait or raise, got {on_full!r:.80}")
+    return on_full == "wait"
 
 
 def address_of(server: str) -> str:
@@ -220,4 +236,12 @@ def over_budget(session: Session) -> Unavailable:
         f" the server allows this client {requests.count_max} and {requests.bytes_max} bytes;"
         " wait for answers first",
         code=Code.BUDGET_EXCEEDED,
+    )
+
+
+def timed_out_in_line(session: Session) -> Unavailable:
+    """What a request with a timeout comes to that waited for room until that was over."""
+    return Unavailable(
+        f"request timed out before it could be sent: {over_budget(session).message}",
+        code=Code.TIMEOUT,
     )

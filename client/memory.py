@@ -24,11 +24,13 @@ from naiad.client.requests import (
     PackedInput,
     Prepared,
     checked,
+    fits_text,
+    unfit_text,
 )
 from naiad.client.results import Copied, InferResult
 from naiad.client.session import Session
 from naiad.client.tensors import Array
-from naiad.protocol.datatypes import tensor_bytes
+from naiad.protocol.datatypes import ITEM_BYTES, tensor_bytes
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import InferAnswer, OutputRequest, Region
 from naiad.shm.pool import Loan
@@ -99,7 +101,7 @@ class ClientRegion:
         self, name: str, datatype: str, shape: tuple[int, ...], offset: int = 0, size: int = -1
     ) -> InferInput:
         """What lies at `offset`, as an input. `size` is needed for BYTES only."""
-        if size < 0:
+        if size == -1:
             size = self._size_of(datatype, shape)
         self._check(offset, size)
         return InferInput(
@@ -108,7 +110,7 @@ class ClientRegion:
 
     def place(self, offset: int = 0, size: int = -1) -> OutputPlace:
         """Where an output may be written; all of the region by default."""
-        if size < 0:
+        if size == -1 and type(offset) is int:
             size = self.size - offset
         self._check(offset, size)
         return OutputPlace(self.id, self._offset + offset, size, self._kept())
@@ -124,6 +126,10 @@ class ClientRegion:
         return self._keep
 
     def _check(self, offset: int, size: int) -> None:
+        if type(offset) is not int or type(size) is not int:
+            raise RequestError(
+                f"expected offset and size as numbers of bytes, got {offset!r:.80} and {size!r:.80}"
+            )
         if offset < 0 or size < 0 or offset + size > self.size:
             raise RequestError(
                 f"{size} bytes at offset {offset} do not fit a region of {self.size} bytes"
@@ -131,10 +137,26 @@ class ClientRegion:
 
     @staticmethod
     def _size_of(datatype: str, shape: tuple[int, ...]) -> int:
-        size = tensor_bytes(datatype, shape)
+        if datatype not in tuple(ITEM_BYTES):
+            raise RequestError(
+                f"unknown datatype {datatype!r:.80}; expected one of {sorted(ITEM_BYTES)}"
+            )
+        if not isinstance(shape, tuple | list) or not all(
+            isinstance(dim, int) and dim >= 0 for dim in shape
+        ):
+            raise RequestError(f"expected a shape of integers from 0, got {shape!r:.80}")
+        size = tensor_bytes(datatype, tuple(shape))
         if size is None:
             raise RequestError("BYTES have no size of their own: give it, or use another datatype")
         return size
+
+
+def check_size(size: Any) -> None:
+    """Raises RequestError for what cannot be the size of a region."""
+    if type(size) is not int or not 0 < size < 2**63:
+        raise RequestError(
+            f"expected the size of a region as a number of bytes, from 1, got {size!r:.80}"
+        )
 
 
 class ClientMemory:
@@ -172,8 +194,17 @@ class ClientMemory:
 
     def wants(self, inputs: Any) -> bool:
         """Whether any of a user's inputs is large enough for shared memory."""
-        given = inputs.values() if isinstance(inputs, Mapping) else [item[3] for item in inputs]
-        return any(getattr(array, "nbytes", 0) >= self.bytes_min for array in given)
+        if isinstance(inputs, Mapping):
+            given = list(inputs.values())
+        elif isinstance(inputs, list | tuple):
+            given = [item.data for item in inputs if isinstance(item, InferInput)]
+        else:
+            return False  # refused soon
+        for array in given:
+            size = getattr(array, "nbytes", 0)
+            if isinstance(size, int) and size >= self.bytes_min:
+                return True
+        return False
 
     def placed(
         self, inputs: tuple[PackedInput, ...]
@@ -203,9 +234,10 @@ class ClientMemory:
             calls.forget_region(None, 0, region_id)
 
     def allocate(self, size: int) -> ClientRegion:
-        """Memory for the user. Raises Unavailable when there is none."""
+        """Memory for the user. Raises RequestError for a wrong size, Unavailable without room."""
+        check_size(size)
         loan = None
-        if not self._is_refused and self.is_ready and size > 0:
+        if not self._is_refused and self.is_ready:
             loan = self._memory.allocate(size)
         if loan is None:
             raise Unavailable(
@@ -216,6 +248,8 @@ class ClientMemory:
 
     def attach(self, key: str) -> tuple[Region, ClientRegion]:
         """The user's own segment, mapped; the first is to be registered. Raises RequestError."""
+        if not fits_text(key):
+            raise unfit_text("the name of a segment", key)
         region, view = self._memory.own(key)
         return region, ClientRegion(region.id, 0, view, _nothing)
 

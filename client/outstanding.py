@@ -6,6 +6,7 @@ uses it. Knows no connection: naiad.client.session says when one was lost and wh
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -21,6 +22,8 @@ from naiad.protocol.errors import Code, NaiadError, Unavailable, WireError, erro
 REQUESTS_MAX: Final = 1024
 """Unanswered requests until a WELCOME says how many the broker takes."""
 BYTES_MAX: Final = 64 * 1024 * 1024
+TIMEOUT_MARGIN_NS: Final = 1_000_000_000
+"""So long after a request's own timeout the broker's answer is not waited for any more."""
 PRUNE_MIN: Final = 256
 IDS_PER_MESSAGE_MAX: Final = 2048
 """Keeps CANCEL far below the limits of a header and of an array."""
@@ -49,6 +52,9 @@ class Outstanding:
         self.held: dict[int, Request] = {}
         """Failed, while a worker may use their memory."""
         self.cancels: list[int] = []
+        self.timed: list[tuple[int, int]] = []
+        """(deadline_ns, id), a heap: of every unanswered request with a timeout, and of some that
+        have ended. To be read only."""
         self._leases = leases
         self._last_id = 0
         self._ended_waiting = 0
@@ -89,6 +95,7 @@ class Outstanding:
         timeout_us = parts.tail[2]
         if timeout_us:
             request.deadline_ns = now_ns + timeout_us * _NS_PER_US
+            self._remember(request)
         self.inline_bytes = bytes_in_flight
         requests[ident] = request
         self.waiting.append(request)
@@ -130,11 +137,12 @@ class Outstanding:
 
     def resend(self, same_broker: bool, now_ns: int) -> None:
         """Unanswered requests again, in order; memory of forgotten ones is asked back."""
-        for request in self.held.values():
+        for ident in list(self.held):
+            request = self.held[ident]
             request.ended = False
-            self.unanswered[request.id] = request
+            self.unanswered[ident] = request
             self.inline_bytes += request.parts.inline_bytes
-        self.held.clear()
+            del self.held[ident]
         self.cancels.clear()
         again: list[Request] = []
         for request in sorted(self.unanswered.values(), key=lambda request: request.id):
@@ -214,23 +222,43 @@ class Outstanding:
 
     # --- time and failure --------------------------------------------------------------------
 
-    def deadline_ns(self) -> int:
+    def deadline_ns(self, is_connected: bool = False) -> int:
         """When `expire` has something to do; 0: never."""
-        soonest = 0
-        for request in self.unanswered.values():
-            deadline_ns = request.deadline_ns if request.token is not None else 0
-            if deadline_ns and (not soonest or deadline_ns < soonest):
-                soonest = deadline_ns
-        return soonest
+        timed = self.timed
+        while timed:
+            request = self.unanswered.get(timed[0][1])
+            if request is not None and request.token is not None:
+                return timed[0][0] + (TIMEOUT_MARGIN_NS if is_connected else 0)
+            heapq.heappop(timed)
+        return 0
 
-    def expire(self, now_ns: int, out: list[Completion]) -> None:
-        """Those that timed out; only while there is no broker, which does this itself."""
-        for request in list(self.unanswered.values()):
-            if request.deadline_ns and request.deadline_ns <= now_ns:
+    def expire(self, now_ns: int, out: list[Completion], is_connected: bool = False) -> None:
+        """Fail those whose timeout is over.
+
+        Connected, it is the broker that answers them, and only when it does not, because it is
+        stopped or hangs, they fail here TIMEOUT_MARGIN_NS later. To the broker they are cancelled
+        then: what it does say some day says what becomes of their memory.
+        """
+        while True:
+            deadline_ns = self.deadline_ns(is_connected)
+            if not deadline_ns or deadline_ns > now_ns:
+                return
+            request = self.unanswered[self.timed[0][1]]
+            if is_connected:
+                out.append((request.token, _unanswered(request), None, (), None))
+                self.cancel(request.id)
+            else:
                 fault = Unavailable(
                     "request timed out while the server was unreachable", code=Code.TIMEOUT
                 )
                 self._fail(request, fault, out)
+
+    def _remember(self, request: Request) -> None:
+        """That it has a timeout. Those that have ended are swept out, never more than they are."""
+        if len(self.timed) > 2 * len(self.unanswered) + PRUNE_MIN:
+            self.timed = [entry for entry in self.timed if entry[1] in self.unanswered]
+            heapq.heapify(self.timed)
+        heapq.heappush(self.timed, (request.deadline_ns, request.id))
 
     def fail_all(self, wire: WireError, out: list[Completion]) -> None:
         """Give up on everything with this error: one exception per waiter, each collects its own
@@ -253,16 +281,29 @@ class Outstanding:
         if self._ended_waiting * 2 > len(self.waiting) and self._ended_waiting > PRUNE_MIN:
             self.waiting = deque([one for one in self.waiting if not one.ended])
             self._ended_waiting = 0
-        if self.unanswered.pop(request.id, None) is not None:
+        if request.id in self.unanswered:
+            # No call in between: an interruption must not part these two.
             self.inline_bytes -= request.parts.inline_bytes
+            del self.unanswered[request.id]
 
     def check_invariants(self) -> None:
         """For tests: the sums and the sets agree."""
         assert self.inline_bytes == sum(r.parts.inline_bytes for r in self.unanswered.values())
         assert not self.held.keys() & self.unanswered.keys()
+        timed = {ident for _, ident in self.timed}
+        assert timed >= {r.id for r in self.unanswered.values() if r.deadline_ns and r.token}
         for ident, request in self.held.items():
             assert request.parts.memory is not None, ident
             assert request.attempt > 0, ident
         waiting = [r.id for r in self.waiting if not r.ended]
         assert set(waiting) <= self.unanswered.keys()
         assert len(set(waiting)) == len(waiting)
+
+
+def _unanswered(request: Request) -> NaiadError:
+    margin_s = TIMEOUT_MARGIN_NS / 1e9
+    return Unavailable(
+        f"request timed out: the server is connected, but gave no answer within the timeout and"
+        f" {margin_s:g} s more; it is stopped, or hangs (see 'naiad status')",
+        code=Code.TIMEOUT,
+    )

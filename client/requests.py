@@ -130,6 +130,18 @@ def fits_text(given: object, chars_max: int = NAME_BYTES_MAX) -> bool:
     )
 
 
+def unfit_text(what: str, given: object) -> RequestError:
+    """The error for what does not fit (see `fits_text`)."""
+    if isinstance(given, str) and len(given) > NAME_BYTES_MAX:
+        came = f"one of {len(given)}: {given[:40]!r}..."
+    else:
+        came = f"{given!r:.80}"
+    return RequestError(
+        f"expected {what} as a string of at most {NAME_BYTES_MAX} characters that UTF-8 has,"
+        f" got {came}"
+    )
+
+
 def _utf8_bytes(text: str) -> int:
     """With three bytes for each lone surrogate, which UTF-8 itself has not."""
     return len(text.encode("utf-8", "surrogatepass"))
@@ -170,10 +182,7 @@ def checked(
 
 def _check_input(name: str, rank: int) -> None:
     if not fits_text(name):
-        raise RequestError(
-            f"an input's name must be a string of at most {NAME_BYTES_MAX} characters that UTF-8"
-            f" has, got {name!r:.80}"
-        )
+        raise unfit_text("an input's name", name)
     if rank > RANK_MAX:
         raise RequestError(f"input {name!r}: {rank} dimensions, expected at most {RANK_MAX}")
 
@@ -187,10 +196,8 @@ def _looked_at_closely(
 ) -> int:
     """What is large; returns the bytes of header to reckon with."""
     if len(head[0]) > NAME_BYTES_MAX or len(head[2]) > NAME_BYTES_MAX:
-        raise RequestError(
-            f"expected a model's name and a label of at most {NAME_BYTES_MAX} characters, got"
-            f" {len(head[0])} and {len(head[2])}"
-        )
+        is_label = len(head[0]) <= NAME_BYTES_MAX
+        raise unfit_text("a label", head[2]) if is_label else unfit_text("a model's name", head[0])
     for item in inputs:
         _check_input(item[0], len(item[2]))
     if len(inputs) > ARRAY_ITEMS_MAX:
@@ -242,13 +249,23 @@ def packed(given: InferInput) -> PackedInput:
     Raises:
         RequestError: a field has the wrong type or size.
     """
+    if not isinstance(given, InferInput):
+        raise RequestError(
+            f"expected a list of InferInput, got one with {type(given).__name__}; arrays are given"
+            " by name: {'INPUT0': array}"
+        )
     name, datatype, shape, data, place, region, offset, size, _ = given
     _check_input(name, 0)
-    if datatype not in ITEM_BYTES:
+    if type(datatype) is not str or datatype not in ITEM_BYTES:
         raise RequestError(
             f"input {name!r}: unknown datatype {datatype!r}; expected one of {sorted(ITEM_BYTES)}"
         )
-    shape = tuple(shape)
+    try:
+        shape = tuple(shape)
+    except TypeError:
+        raise RequestError(
+            f"input {name!r}: expected a shape as a tuple of integers, got {shape!r:.80}"
+        ) from None
     dims = (type(dim) is int and -_INT64_MAX <= dim <= _INT64_MAX for dim in shape)
     if len(shape) > RANK_MAX or not all(dims):
         raise RequestError(
@@ -296,19 +313,22 @@ def tail(
     if type(priority) is not int or not 0 <= priority <= _PRIORITY_MAX:
         raise RequestError(f"expected a priority of 0 to 2**64-1, got {priority!r:.80}")
     if type(timeout_us) is not int or not 0 <= timeout_us <= TIMEOUT_US_MAX:
-        raise RequestError(f"expected timeout_us of 0 to {TIMEOUT_US_MAX}, got {timeout_us!r:.80}")
+        raise RequestError(
+            "expected timeout_us as a whole number of microseconds, from 0 (none) to"
+            f" {TIMEOUT_US_MAX} (a year), got {timeout_us!r:.80}"
+        )
     for what, text in (
         ("accounting_key", accounting_key),
         ("fairness_key", fairness_key),
         ("traceparent", traceparent),
     ):
         if not fits_text(text):
-            raise RequestError(f"expected {what} as a string, got {text!r:.80}")
+            raise unfit_text(what, text)
     if len(outputs) > ARRAY_ITEMS_MAX:
         raise RequestError(f"{len(outputs)} outputs, expected at most {ARRAY_ITEMS_MAX}")
     for output in outputs:
         if not fits_text(output[0]):
-            raise RequestError(f"expected an output's name as a string, got {output[0]!r:.80}")
+            raise unfit_text("an output's name", output[0])
     if sequence is not None:
         _check_sequence(sequence)
     return (
@@ -324,24 +344,33 @@ def tail(
 
 
 def _check_sequence(sequence: m.Sequence) -> None:
-    ident, start, end = sequence
-    fits = fits_text(ident) or (type(ident) is int and 0 <= ident <= _PRIORITY_MAX)
-    if not fits or type(start) is not bool or type(end) is not bool:
-        raise RequestError(f"expected a sequence (id, start, end), got {sequence!r:.80}")
+    if isinstance(sequence, tuple | list) and len(sequence) == 3:
+        ident, start, end = sequence
+        fits = fits_text(ident) or (type(ident) is int and 0 <= ident <= _PRIORITY_MAX)
+        if fits and type(start) is bool and type(end) is bool:
+            return
+    raise RequestError(
+        "expected a sequence (id, start, end): a string or a number of 0 to 2**64-1, and two"
+        f" booleans, got {sequence!r:.80}"
+    )
 
 
 def check_parameters(parameters: m.Parameters | None) -> m.Parameters:
     """The same parameters, or RequestError when they cannot travel."""
-    if not parameters:
+    if parameters is None:
         return {}
+    if not isinstance(parameters, dict):
+        raise RequestError(
+            f"expected parameters as a dict of values by name, got {parameters!r:.80}"
+        )
     if len(parameters) > m.PARAMETERS_MAX:
         raise RequestError(f"{len(parameters)} parameters, expected at most {m.PARAMETERS_MAX}")
     for name, value in parameters.items():
         kind = type(value)
         if not fits_text(name):
-            raise RequestError(f"expected a parameter's name as a string, got {name!r:.80}")
+            raise unfit_text("a parameter's name", name)
         if kind is int:
-            fits = -_INT64_MAX <= value <= _INT64_MAX  # type: ignore[operator]
+            fits = -_INT64_MAX - 1 <= value <= _INT64_MAX  # type: ignore[operator]
         elif kind is str:
             fits = fits_text(value, STRING_BYTES_MAX) and _utf8_bytes(value) <= STRING_BYTES_MAX  # type: ignore[arg-type]
         else:
@@ -349,6 +378,6 @@ def check_parameters(parameters: m.Parameters | None) -> m.Parameters:
         if not fits:
             raise RequestError(
                 f"parameter {name!r}: expected a string of at most {STRING_BYTES_MAX} bytes, a"
-                f" 64-bit integer, a float or a boolean, got {value!r:.80}"
+                f" 64-bit integer (-2**63 to 2**63-1), a float or a boolean, got {value!r:.80}"
             )
     return parameters

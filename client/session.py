@@ -84,6 +84,11 @@ class Session:
         )
 
     @property
+    def has_deadlines(self) -> bool:
+        """Whether `expire` may have something to do some day, while the phase is OPEN."""
+        return bool(self.calls.pending or self.requests.timed)
+
+    @property
     def unanswered(self) -> int:
         """Requests and calls that somebody still waits for, or that count against the budget."""
         return len(self._unanswered) + len(self.calls.pending)
@@ -217,7 +222,6 @@ class Session:
             return
         self._move(Phase.OPEN)
         same_broker = message.resumed and message.incarnation == self.incarnation
-        self.incarnation = message.incarnation
         self.server = message.server
         self.server_software = message.software
         requests = self.requests
@@ -226,6 +230,8 @@ class Session:
         requests.inline_bytes_max = min(message.inline_bytes_max, m.INLINE_BYTES_MAX)
         self.calls.repeat(same_broker, out)
         requests.resend(same_broker, now_ns)
+        # Last: interrupted before, the next WELCOME must not be taken for one of the same broker.
+        self.incarnation = message.incarnation
 
     def _refused(self, message: m.Refused, out: list[Completion]) -> None:
         fault = error_from_wire((message.code, message.message, False))
@@ -250,18 +256,17 @@ class Session:
     def deadline_ns(self) -> int:
         """When `expire` has something to do; 0: never."""
         soonest = self.calls.deadline_ns()
-        if self.phase is not Phase.OPEN:
-            deadline_ns = self.requests.deadline_ns()
-            if deadline_ns and (not soonest or deadline_ns < soonest):
-                soonest = deadline_ns
+        deadline_ns = self.requests.deadline_ns(self.phase is Phase.OPEN)
+        if deadline_ns and (not soonest or deadline_ns < soonest):
+            soonest = deadline_ns
         return soonest
 
     def expire(self, now_ns: int) -> list[Completion]:
-        """Calls past their deadline, and requests that timed out while there is no broker."""
+        """Calls past their deadline, and requests that no broker answered in time."""
         out: list[Completion] = []
         self.calls.expire(now_ns, out)
-        if self.phase is not Phase.OPEN:
-            self.requests.expire(now_ns, out)
+        if self.requests.timed:
+            self.requests.expire(now_ns, out, self.phase is Phase.OPEN)
         return out
 
     def fail_all(self, fault: NaiadError) -> list[Completion]:

@@ -14,16 +14,23 @@ from typing import Any, Literal, Self, Unpack
 import zmq
 
 from naiad.client import control, forks
-from naiad.client.arguments import NO_INPUTS, Inputs, Options, Outputs, parts_of
+from naiad.client.arguments import (
+    NO_INPUTS,
+    Inputs,
+    Options,
+    Outputs,
+    no_more_than_prepared,
+    parts_of,
+)
 from naiad.client.blocking import BlockingDriver
 from naiad.client.calls import Ask, Calls
 from naiad.client.control import Json, Operation
-from naiad.client.driver import CONNECT_TIMEOUT_S, Driver
+from naiad.client.driver import CONNECT_TIMEOUT_S, Driver, waits_when_full
 from naiad.client.futures import PENDING, Future
-from naiad.client.memory import ClientRegion, Transport
+from naiad.client.memory import ClientRegion, Transport, check_size
 from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
-from naiad.protocol.errors import NaiadError
+from naiad.protocol.errors import NaiadError, RequestError
 
 
 class Client:
@@ -52,10 +59,10 @@ class Client:
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
         driver = Driver(
-            os.fspath(server), role=role, connect_timeout_s=connect_timeout_s,
+            os.fsdecode(server), role=role, connect_timeout_s=connect_timeout_s,
             transport=transport, context=context,
         )  # fmt: skip
-        self._blocking = BlockingDriver(driver, waits_for_room=on_full == "wait")
+        self._blocking = BlockingDriver(driver, waits_for_room=waits_when_full(on_full))
         self._memory = driver.memory
         forks.remember(self._blocking)
 
@@ -81,6 +88,8 @@ class Client:
         """
         if not isinstance(model, Prepared):
             model = self._parts(model, inputs, outputs, options)
+        else:
+            no_more_than_prepared(inputs, outputs, options)
         future: Future[InferResult] = Future(self._blocking)
         self._blocking.submit(future, model)
         try:
@@ -106,12 +115,16 @@ class Client:
         """
         if not isinstance(model, Prepared):
             model = self._parts(model, inputs, outputs, options)
+        else:
+            no_more_than_prepared(inputs, outputs, options)
         blocking = self._blocking
         future: Future[InferResult] = Future(blocking)
         if callback is not None:
+            if not callable(callback):
+                raise TypeError(f"callback: expected a function, got {callback!r:.80}")
             future.callbacks = [callback]
         blocking.submit(future, model)
-        if not (blocking.leader and blocking.pump.is_running):
+        if not (blocking.pump.is_running and blocking.is_led):
             blocking.send_soon()
         return future
 
@@ -136,8 +149,9 @@ class Client:
     def region(self, size: int) -> ClientRegion:
         """`size` bytes of shared memory for inputs and outputs of your own placing.
 
-        Raises Unavailable when /dev/shm has no room.
+        Raises RequestError for a wrong size, Unavailable when /dev/shm has no room.
         """
+        check_size(size)
         if not self._memory.is_ready:
             self.live()
         return self._blocking.region(size)
@@ -157,6 +171,8 @@ class Client:
 
     def detach(self, region: ClientRegion) -> None:
         """The server forgets a segment that was attached; no request may be using it."""
+        if not isinstance(region, ClientRegion):
+            raise RequestError(f"expected what `attach` returned, got {region!r:.80}")
         self._ask(partial(Calls.forget_region, region_id=region.id), control.CALL_TIMEOUT_S)
         region.close()
         self._memory.detach(region.id)
@@ -224,6 +240,8 @@ class Client:
 
     def call(self, operation: Operation) -> Any:
         """Any control call; returns its parsed JSON."""
+        if not isinstance(operation, Operation):
+            raise TypeError(f"expected an Operation of naiad.client.control, got {operation!r:.80}")
         return self._ask(operation.ask, operation.timeout_s)
 
     def _ask(self, ask: Ask, timeout_s: float) -> Any:

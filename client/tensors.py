@@ -8,12 +8,13 @@ what they look into.
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from naiad.client.requests import INLINE, SMALL_BYTES_MAX, Buffer, PackedInput
+from naiad.client.requests import INLINE, SMALL_BYTES_MAX, Buffer, PackedInput, unfit_text
 from naiad.protocol.datatypes import ITEM_BYTES, LENGTH_PREFIX_BYTES, NUMPY_NAME, element_count
 from naiad.protocol.errors import Code, ModelError, RequestError
 
@@ -25,7 +26,8 @@ _DTYPE_OF: Final[dict[str, np.dtype[Any]]] = {
 _DATATYPE_OF: Final[dict[np.dtype[Any], str]] = {
     np.dtype(name): wire for wire, name in NUMPY_NAME.items()
 }
-_TEXT_KINDS: Final = "OSU"
+_TEXT_KINDS: Final = "OSUT"
+"""Objects, np.bytes_, np.str_ and StringDType."""
 _ML_DTYPES_NAME: Final = "bfloat16"
 """What the package ml_dtypes (JAX, TensorFlow) registers with NumPy."""
 _length: Final = struct.Struct("<I")
@@ -73,7 +75,7 @@ def packed_array(name: str, array: Any) -> PackedInput:
         RequestError: no datatype fits the array's dtype.
     """
     if type(name) is not str:
-        raise RequestError(f"an input's name must be a string, got {name!r:.80}")
+        raise unfit_text("an input's name", name)
     if type(array) is not np.ndarray:
         array = as_array(name, array)
         if isinstance(array, Bfloat16Bits):
@@ -90,6 +92,12 @@ def packed_array(name: str, array: Any) -> PackedInput:
 def as_array(name: str, given: Any) -> Array:
     """What a user gave for an input as an ndarray; lists and scalars take NumPy's default dtype."""
     if isinstance(given, np.ndarray):
+        masks = sys.modules.get("numpy.ma")  # not loaded: there are no masked arrays
+        if masks is not None and isinstance(given, masks.MaskedArray):
+            raise RequestError(
+                f"input {name!r}: a masked array, and there is no mask on the wire; give"
+                " array.filled(value) instead"
+            )
         return given
     if isinstance(given, str | bytes):
         return _object_array([given], ())
@@ -97,10 +105,13 @@ def as_array(name: str, given: Any) -> Array:
         if isinstance(given, list | tuple):
             # np.array(["a", b"\0"]) would lose trailing NULs: look before converting.
             flat = _flattened(given)
-            if flat and all(isinstance(item, str | bytes) for item in flat):
+            texts = sum(isinstance(item, str | bytes) for item in flat)
+            if texts and texts == len(flat):
                 return _object_array(flat, np.shape(np.array(given, dtype=object)))
+            if texts:  # NumPy would write the others out as text
+                raise TypeError("strings and other things in one list")
         return np.asarray(given)
-    except (ValueError, TypeError) as fault:
+    except Exception as fault:  # of any library whose object was asked to become an array
         raise RequestError(f"input {name!r}: not an array: {fault}") from fault
 
 
@@ -129,9 +140,10 @@ def _packed_special(name: str, array: Array) -> PackedInput:
     if array.dtype.kind in _TEXT_KINDS:
         data = pack_bytes(name, array)
         return (name, "BYTES", array.shape, INLINE, 0, 0, len(data), data)
-    native = array.dtype.newbyteorder("=")
-    if native in _DATATYPE_OF:  # big-endian, or a subclass of ndarray
-        return packed_array(name, np.asarray(array).astype(native))
+    if array.dtype.kind in "biuf":  # big-endian, or a subclass of ndarray
+        native = array.dtype.newbyteorder("=")
+        if native in _DATATYPE_OF:
+            return packed_array(name, np.asarray(array).astype(native))
     raise RequestError(
         f"input {name!r}: no datatype for NumPy's {array.dtype}; expected one of "
         f"{', '.join(NUMPY_NAME.values())}, object (bytes or str), or to_bfloat16(...)"
@@ -148,14 +160,17 @@ def pack_bytes(name: str, array: Array) -> bytes:
     parts: list[bytes] = []
     for item in array.reshape(-1).tolist():
         if isinstance(item, str):
-            item = item.encode()
-        elif not isinstance(item, bytes):
             try:
-                item = bytes(memoryview(item))
-            except TypeError:
-                raise RequestError(
-                    f"input {name!r}: expected bytes or str elements, got {type(item).__name__}"
-                ) from None
+                item = item.encode()
+            except UnicodeEncodeError as fault:
+                raise RequestError(f"input {name!r}: {fault}; encode it to bytes first") from fault
+        elif isinstance(item, bytearray | memoryview):
+            item = bytes(item)
+        elif not isinstance(item, bytes):
+            raise RequestError(
+                f"input {name!r}: expected bytes or str elements, got {type(item).__name__}"
+                f" {item!r:.40}; convert it, or use an array of numbers"
+            )
         parts.append(_length.pack(len(item)))
         parts.append(item)
     return b"".join(parts)

@@ -55,6 +55,8 @@ KNOWN_BACKENDS: Final = frozenset(PLATFORM_BACKEND.values()) | {
 }
 NOT_IN_THIS_RELEASE: Final = frozenset({"tensorflow", "pytorch", "tensorrt", "openvino"})
 """Known by name and not shipped; a package of somebody else may still bring one."""
+TELLS_NOTHING: Final = frozenset({"identity"})
+"""Backends that complete no config: what is left out there, nobody fills in."""
 GPU_ONLY_BACKENDS: Final = frozenset({"tensorrt"})
 
 _SUFFIX_BACKEND: Final[Mapping[str, str]] = {

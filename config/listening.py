@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 import stat
-from typing import Final
+from typing import Any, Final
 
 BACKLOG: Final = 1024
 """Connections that the kernel holds until they are accepted."""
@@ -32,12 +32,8 @@ def listening(address: str, port: int, *, what: str, reuse_port: bool = False) -
     """
     if address.startswith(UNIX_PREFIX):
         return _unix(address.removeprefix(UNIX_PREFIX))
-    try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, place = found[0]
-        out = socket.socket(family, kind, protocol)
-    except OSError as fault:
-        raise ListenFailed(f"cannot listen on {address}: {fault.strerror or fault}") from fault
+    family, kind, protocol, _, place = _resolved(address, port)
+    out = socket.socket(family, kind, protocol)
     try:
         out.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuse_port:
@@ -51,6 +47,15 @@ def listening(address: str, port: int, *, what: str, reuse_port: bool = False) -
         out.close()
         raise ListenFailed(_bind_fault(address, port, what, fault)) from fault
     return out
+
+
+def _resolved(address: str, port: int) -> tuple[Any, ...]:
+    try:
+        return socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+    except OSError as fault:
+        raise ListenFailed(f"cannot listen on {address}: {fault.strerror or fault}") from fault
 
 
 def _bind_fault(address: str, port: int, what: str, fault: OSError) -> str:

@@ -57,8 +57,13 @@ def spelled_out(name: str) -> str:
     """A name that cannot be a model's, as a text for messages, tables and logs: bytes that are not
     UTF-8 as \\xff, control characters as \\n, blanks alone in quotes."""
     text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    shown = visible(text)
     return shown if shown.strip() else repr(shown)
+
+
+def visible(text: str) -> str:
+    """The text with nothing a terminal would act on: control characters as \\n or \\x1b."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def inner_path_fault(path: str) -> str | None:

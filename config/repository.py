@@ -187,8 +187,8 @@ def _candidates(repository: str, notes: list[str]) -> list[str] | RepositoryFaul
             "model_folder",
             repository,
             f"{shown} is one model's folder, not a model repository; give its parent "
-            f"{printable(parent)} (and --control-mode=explicit --load-model={name} for this one "
-            "alone)",
+            f"{printable(parent)} (to serve this one alone: `naiad serve --control-mode explicit "
+            f"--load-model {printable(name)} {printable(parent)}`)",
         )
     names = [entry.name for entry in found if _is_candidate(entry, notes)]
     if not names:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
-from naiad.config.names import model_name_fault, printable
+from naiad.config.names import NAME_BYTES_MAX, model_name_fault, printable
 from naiad.config.surroundings import OnMissingGpu
 from naiad.protocol.endpoints import path_fault
 
@@ -72,10 +72,22 @@ def default_run_dir(
     return f"{base}/naiad-{uid}-{name}"
 
 
+def server_name_fault(name: str) -> str | None:
+    """Why a server cannot be called this, or None: the name is part of the names of files."""
+    if not name.strip():
+        return "the server's name is empty; give it one with --name, or leave the option out"
+    if model_name_fault(name):
+        return (
+            f"a server cannot be called {printable(name)}; use letters, digits, - and _, at most "
+            f"{NAME_BYTES_MAX} bytes"
+        )
+    return None
+
+
 def _names(settings: Settings) -> Iterator[str]:
-    name_fault = model_name_fault(settings.name)
+    name_fault = server_name_fault(settings.name)
     if name_fault:
-        yield f"server {name_fault[0].lower()}{name_fault[1:]}".replace("model name", "name", 1)
+        yield name_fault
     fault = path_fault(settings.run_dir)
     if fault:
         yield fault

@@ -9,22 +9,27 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Final
 
-from naiad.config.backends import ENSEMBLE, GPU_ONLY_BACKENDS, PLATFORM_BACKEND
+from naiad.config.backends import ENSEMBLE, GPU_ONLY_BACKENDS, PLATFORM_BACKEND, TELLS_NOTHING
 from naiad.config.faults import Fault
 from naiad.config.model import DynamicBatching, InstanceGroup, ModelConfig, TensorConfig, messages
 from naiad.config.names import inner_path_fault, model_name_fault
 from naiad.config.parameters import read_parameters
+from naiad.protocol.checks import RANK_MAX
 
 IMAGE_RANK: Final = 3
 """Dimensions that FORMAT_NHWC, FORMAT_NCHW and non-linear formats demand."""
+INSTANCES_MAX: Final = 4096
+"""Of one version of a model, all groups together."""
 
 
 def validate(config: ModelConfig, *, is_complete: bool = False) -> list[Fault]:
     """All faults of a config, in the order of the file.
 
     Until a backend has completed it (`is_complete`) an input or output may leave out data_type and
-    dims: the backend fills them in from the model itself.
+    dims: the backend fills them in from the model itself. A backend that never does (identity)
+    needs them at once.
     """
+    is_complete = is_complete or config.backend in TELLS_NOTHING
     return [
         *_model(config),
         *_tensors(config, "input", config.inputs, is_complete),
@@ -65,6 +70,13 @@ def _model(config: ModelConfig) -> Iterator[Fault]:
         fault = inner_path_fault(filename) if filename else None
         if fault:
             yield Fault(where, f'file name "{filename}" {fault}')
+    if config.backend == "identity" and len(config.inputs) < len(config.outputs):
+        yield Fault(
+            "output",
+            f"identity answers with its inputs: expected at most {len(config.inputs)} outputs, "
+            f"got {len(config.outputs)}",
+            "give it an input for each output",
+        )
     if config.version_policy.kind == "specific" and not config.version_policy.versions:
         yield Fault(
             "version_policy.specific.versions", "no version listed", "list at least one version"
@@ -91,6 +103,7 @@ def _tensors(
                 "write data_type: TYPE_FP32 (or another TYPE_...)",
             )
         yield from _dims(where, tensor, is_complete)
+        yield from _rank(where, tensor, config.max_batch_size)
         if tensor.reshape is not None and tensor.dims:
             yield from _reshape(where, tensor, config.max_batch_size)
         if tensor.label_filename:
@@ -123,6 +136,18 @@ def _dims(where: str, tensor: TensorConfig, is_complete: bool) -> Iterator[Fault
             f"{cause} needs exactly {IMAGE_RANK} dims, got {list(tensor.dims)}",
             "leave out the batch dimension, or the format",
         )
+
+
+def _rank(where: str, tensor: TensorConfig, max_batch_size: int) -> Iterator[Fault]:
+    most = RANK_MAX - (max_batch_size > 0)
+    for what, dims in (("dims", tensor.dims), ("reshape.shape", tensor.reshape or ())):
+        if len(dims) > most:
+            beside = " beside the batch dimension" if max_batch_size > 0 else ""
+            yield Fault(
+                f"{where}.{what}",
+                f"expected at most {most} dimensions{beside}, got {len(dims)}",
+                "join some of them: no request can carry more",
+            )
 
 
 def _reshape(where: str, tensor: TensorConfig, max_batch_size: int) -> Iterator[Fault]:
@@ -263,6 +288,13 @@ def _instance_groups(config: ModelConfig) -> Iterator[Fault]:
                 "write kind: KIND_GPU",
             )
         yield from _profiles(where, group, config.backend)
+    total = sum(max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_groups)
+    if total > INSTANCES_MAX:
+        yield Fault(
+            "instance_group",
+            f"expected at most {INSTANCES_MAX} instances, got {total}",
+            "write smaller counts: each instance is a process",
+        )
 
 
 def _profiles(where: str, group: InstanceGroup, backend: str) -> Iterator[Fault]:

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from naiad.client.aio import AsyncClient
 from naiad.config.listening import ListenFailed, listening
@@ -22,6 +22,9 @@ from naiad.gateway.http_app import Access, HttpApp
 from naiad.gateway.http_server import HttpServer
 from naiad.gateway.limits import Limits
 from naiad.gateway.plane import Plane
+
+if TYPE_CHECKING:
+    from naiad.gateway.grpc_server import GrpcServer
 
 LOG: Final = logging.getLogger("naiad.gateway")
 FAILED_SECONDS: Final = 1.0
@@ -38,10 +41,18 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+class Ports(NamedTuple):
+    """Sockets that listen."""
+
+    http: list[socket.socket]
+    grpc: list[socket.socket]
+
+
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(
         prog="naiad gateway",
-        description="One gateway process: KServe v2 over HTTP for the server of a run directory.",
+        usage="%(prog)s --run-dir DIR [options]",
+        description="One gateway process: KServe v2 for the server of a run directory.",
         epilog="example: naiad gateway --run-dir /run/naiad --http-port 8000 --reuse-port",
         allow_abbrev=False,
     )
@@ -50,19 +61,29 @@ def parser() -> argparse.ArgumentParser:
     option("--name", default="gateway", help="of this process, for people")
     option("--http-address", default="127.0.0.1", help="an address, or unix:PATH")
     option("--http-port", type=int, default=8000)
+    option("--no-http", action="store_true", help="gRPC alone")
     option("--http-fd", type=int, action="append", help="inherited listening socket; repeatable")
     option("--reuse-port", action="store_true", help="share the port with other gateways")
     option("--http-max-input-size", type=int, default=Limits().input_bytes_max, metavar="BYTES")
     option("--http-header-forward-pattern", default="", metavar="REGEX")
     option("--allow-client-shm", choices=WISHES, default="auto", help="auto: this machine alone")
     option("--allow-management", choices=WISHES, default="auto", help="auto: this machine alone")
+    option("--grpc-port", type=int, help="listen for gRPC too; without this option, not")
+    option("--grpc-fd", type=int, action="append", help="inherited listening socket; repeatable")
+    option("--grpc-address", help="an address, or unix:PATH; default: that of HTTP")
+    option("--grpc-header-forward-pattern", default="", metavar="REGEX")
+    option("--grpc-use-ssl", action="store_true", help="TLS, with the certificate and key below")
+    option("--grpc-use-ssl-mutual", action="store_true", help="TLS, and clients show theirs too")
+    option("--grpc-server-cert", metavar="PEM")
+    option("--grpc-server-key", metavar="PEM")
+    option("--grpc-root-cert", metavar="PEM", help="who may sign clients' certificates")
     option("--grace-seconds", type=float, default=0.0, help="serve on after SIGTERM, not ready")
     option("--drain-seconds", type=float, default=30.0, help="then for what is under way")
     return out
 
 
-async def serve(options: argparse.Namespace, sockets: list[socket.socket]) -> ExitCode:
-    """Serve until a signal comes."""
+async def serve(options: argparse.Namespace, ports: Ports) -> ExitCode:
+    """Serve until a signal comes. Raises ListenFailed."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     again = asyncio.Event()
@@ -77,56 +98,98 @@ async def serve(options: argparse.Namespace, sockets: list[socket.socket]) -> Ex
     plane = Plane(client, limits)
     access = Access(client_shm=options.allow_client_shm, management=options.allow_management)
     app = HttpApp(plane, access, options.http_header_forward_pattern)
-    server = HttpServer(plane, app, sockets)
+    server = HttpServer(plane, app, ports.http)
+    try:
+        grpc = await grpc_server(plane, access, options, ports.grpc)
+    except ListenFailed:
+        await plane.close()
+        raise
     await server.start()
     gc.collect()
     gc.freeze()  # what is there now stays: no collection need look at it again
     await asked.wait()
-    draining = asyncio.ensure_future(server.drain(options.grace_seconds, options.drain_seconds))
+    seconds = (options.grace_seconds, options.drain_seconds)
+    draining = asyncio.gather(server.drain(*seconds), *(one.drain(*seconds) for one in grpc))
     interrupted = asyncio.ensure_future(again.wait())
     await asyncio.wait((draining, interrupted), return_when=asyncio.FIRST_COMPLETED)
     code = ExitCode.INTERRUPTED
     if draining.done():
-        code = ExitCode.DONE if draining.result() else ExitCode.DRAIN_TIMED_OUT
+        code = ExitCode.DONE if all(draining.result()) else ExitCode.DRAIN_TIMED_OUT
     for task in (draining, interrupted):
         task.cancel()
     server.close()
+    for one in grpc:
+        one.close()
     await plane.close()
     return code
 
 
-def run(options: argparse.Namespace, sockets: list[socket.socket]) -> ExitCode:
+async def grpc_server(
+    plane: Plane, access: Access, options: argparse.Namespace, sockets: list[socket.socket]
+) -> tuple[GrpcServer, ...]:
+    """The gRPC listener, or none without a socket for it. Raises ListenFailed."""
+    if not sockets:
+        return ()
+    # Only here: protobuf takes 10 MB and a tenth of a second.
+    from naiad.gateway.grpc_server import GrpcServer, Options
+    from naiad.gateway.grpc_tls import tls_context
+    from naiad.gateway.phase import Phase
+
+    wanted = Options(
+        header_pattern=options.grpc_header_forward_pattern,
+        tls=tls_context(
+            is_wanted=options.grpc_use_ssl or options.grpc_use_ssl_mutual,
+            is_mutual=options.grpc_use_ssl_mutual,
+            certificate=options.grpc_server_cert,
+            key=options.grpc_server_key,
+            root=options.grpc_root_cert,
+        ),
+    )
+    server = GrpcServer(plane, Phase(), access, sockets, wanted)
+    await server.start()
+    return (server,)
+
+
+def run(options: argparse.Namespace, ports: Ports) -> ExitCode:
     """With uvloop where there is one: a tenth less CPU per request."""
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(serve(options, sockets))
+        return asyncio.run(serve(options, ports))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(options, sockets))
+        return runner.run(serve(options, ports))
+
+
+def opened(options: argparse.Namespace) -> Ports:
+    """The listening sockets, inherited or made here. Raises ListenFailed."""
+    http = [socket.socket(fileno=descriptor) for descriptor in options.http_fd or ()]
+    grpc = [socket.socket(fileno=descriptor) for descriptor in options.grpc_fd or ()]
+    shared = options.reuse_port
+    if not http and not options.no_http:
+        where = (options.http_address, options.http_port)
+        http.append(listening(*where, what="--http-port", reuse_port=shared))
+    if not grpc and options.grpc_port is not None:
+        where = (options.grpc_address or options.http_address, options.grpc_port)
+        grpc.append(listening(*where, what="--grpc-port", reuse_port=shared))
+    return Ports(http, grpc)
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
-        if options.http_fd:
-            sockets = [socket.socket(fileno=descriptor) for descriptor in options.http_fd]
-        else:
-            sockets = [
-                listening(
-                    options.http_address,
-                    options.http_port,
-                    what="--http-port",
-                    reuse_port=options.reuse_port,
-                )
-            ]
+        ports = opened(options)
+        for what, one, is_inherited in (
+            ("HTTP", ports.http, options.http_fd),
+            ("gRPC", ports.grpc, options.grpc_fd),
+        ):
+            if one and not is_inherited:
+                LOG.info("%s on %s", what, one[0].getsockname())
+        return run(options, ports)
     except ListenFailed as fault:
         print(f"naiad gateway: {fault}", file=sys.stderr, flush=True)
         time.sleep(FAILED_SECONDS)
         return ExitCode.LISTEN_FAILED
-    if not options.http_fd:
-        LOG.info("HTTP on %s", sockets[0].getsockname())
-    return run(options, sockets)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from naiad.gateway import http_routes
 from naiad.gateway.http_connection import HttpConnection, Work
-from naiad.gateway.http_infer import Inference, InferPlan, client_shm_disabled, replied
+from naiad.gateway.http_infer import Inference, InferPlan, replied
 from naiad.gateway.http_message import (
     EMPTY,
     BodyPlace,
@@ -35,7 +35,7 @@ from naiad.gateway.http_parameters import (
 from naiad.gateway.http_request import checked_size
 from naiad.gateway.http_routes import Route
 from naiad.gateway.http_status import HttpError, from_fault
-from naiad.gateway.plane import Plane
+from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.protocol.errors import Code, NaiadError, RequestError
 
 CUDA_HANDLE_BYTES: Final = 64
@@ -193,7 +193,9 @@ class HttpApp:
     # --- the repository --------------------------------------------------------------------------
 
     async def _index(self, route: Route, given: Json) -> Response:
-        return _json(await self._plane.client.index(ready=flag_of(given, "ready")))
+        rows = await self._plane.client.index(ready=flag_of(given, "ready"))
+        # As in Triton, what there is nothing to say about is left out.
+        return _json([{key: value for key, value in row.items() if value} for row in rows])
 
     async def _load(self, route: Route, given: Json) -> Response:
         await self._plane.load(route.model, object_of(given, "parameters"))

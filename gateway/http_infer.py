@@ -45,8 +45,8 @@ from naiad.gateway.http_template import (
 )
 from naiad.gateway.json_tensors import from_json, to_json
 from naiad.gateway.pending import Outcome, prepared
-from naiad.gateway.plane import Plane
-from naiad.protocol.errors import Code, NaiadError, RequestError
+from naiad.gateway.plane import Plane, client_shm_disabled
+from naiad.protocol.errors import NaiadError
 
 LOG: Final = logging.getLogger("naiad.gateway")
 TEMPLATE_BYTES_MAX: Final = TEXT_BYTES_MAX + BODY_BYTES_MAX
@@ -229,11 +229,3 @@ async def _apart(size: int, work: Callable[[], bytes]) -> bytes:
     if size < IN_THREAD_BYTES_MIN:
         return work()
     return await asyncio.get_running_loop().run_in_executor(None, work)
-
-
-def client_shm_disabled() -> RequestError:
-    return RequestError(
-        "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to"
-        " enable.",
-        code=Code.UNSUPPORTED,
-    )

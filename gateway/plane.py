@@ -220,3 +220,17 @@ class Plane:
 
     async def close(self) -> None:
         await self.client.close()
+
+
+def draining() -> Unavailable:
+    """What is asked of a gateway that ends is answered with this."""
+    return Unavailable("Server exiting", code=Code.DRAINING)
+
+
+def client_shm_disabled() -> RequestError:
+    """For a client that may not share memory with the server; Triton's text."""
+    return RequestError(
+        "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to"
+        " enable.",
+        code=Code.UNSUPPORTED,
+    )

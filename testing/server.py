@@ -81,6 +81,14 @@ class Server:
         return found[1]
 
     @property
+    def grpc_target(self) -> str:
+        """Where it speaks gRPC: "127.0.0.1:PORT"; its gateway may not listen yet."""
+        found = re.search(r"^gRPC on (\S+)$", self.log, re.MULTILINE)
+        if found is None:
+            raise self._failed('speaks no gRPC; serve(..., arguments=["--grpc-port", "0"])')
+        return found[1]
+
+    @property
     def metrics_url(self) -> str:
         """What Prometheus would ask: "http://127.0.0.1:PORT/metrics"."""
         found = re.search(r"^metrics on (\S+)$", self.log, re.MULTILINE)
@@ -138,7 +146,8 @@ def serve(
     Args:
         repository: the folder with the models.
         arguments: further ones for `naiad serve`, e.g. ["--control-mode", "explicit"]; HTTP and
-            metrics are off unless they say otherwise: ["--http-port", "0"] takes any free port.
+            gRPC and metrics are off unless they say otherwise; ["--http-port", "0"] takes any
+            free port.
         ready_seconds: how long the models may take to load.
         environment: variables in addition to those of this process.
 
@@ -148,8 +157,9 @@ def serve(
     name = f"test-{secrets.token_hex(4)}"
     run_dir = Path(tempfile.mkdtemp(prefix=f"naiad-{name}-"))
     command = [sys.executable, "-m", "naiad", "serve", os.fspath(repository)]
-    # No port unless it is asked for: tests that run side by side must not fight for one.
-    command += ["--run-dir", str(run_dir), "--name", name, "--http-port", "off"]
+    # Without ports unless they are asked for: tests that run side by side must not fight for them.
+    command += ["--run-dir", str(run_dir), "--name", name]
+    command += ["--http-port", "off", "--grpc-port", "off"]
     command += ["--metrics-port", "off", *arguments]
     with (run_dir / "test.log").open("wb") as log:
         process = subprocess.Popen(

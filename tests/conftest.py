@@ -1,5 +1,7 @@
 """What every test relies on: one name per module, and no component folder without its link."""
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,8 @@ COMPONENTS = {
     "testing",
 }  # fmt: skip
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before a test imports it
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_name_per_module() -> Iterator[None]:
@@ -21,5 +25,8 @@ def one_name_per_module() -> Iterator[None]:
 
 
 def pytest_sessionstart() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell starts background jobs: tests that interrupt something would wait for ever.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     links = {path.name for path in (ROOT / "src" / "naiad").iterdir() if path.is_symlink()}
     assert links == COMPONENTS, f"src/naiad links {sorted(links)}, expected {sorted(COMPONENTS)}"

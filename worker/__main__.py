@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -22,11 +23,16 @@ from naiad.worker.transport import Transport
 
 RUN_DIR_PAUSE_S: Final = 1.0
 """A supervisor that restarts at once must not spin; a person at a terminal need not wait."""
+QUIET: Final = {"ORT_DISABLE_TELEMETRY": "1"}
+"""Of engines that would report to their makers, and keep a number of this machine under HOME, as
+soon as they are imported, by a backend or by a model. What the operator set himself stands."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one worker to its end. Never returns: the process exits."""
     options = _parser().parse_args(arguments)
+    for variable, value in QUIET.items():
+        os.environ.setdefault(variable, value)
     log = Log(options.slot)
     logging.getLogger().addHandler(LogHandler(log))
     stop = StopSignal(log, grace_s=options.grace, ignore_int=options.die_with_parent)

@@ -53,7 +53,9 @@ class SlotProcess:
         if fault is not None:
             raise RunDirFault(fault)
         try:
-            os.makedirs(self._endpoints.slots_dir, mode=0o700, exist_ok=True)
+            for path in (self._endpoints.run_dir, self._endpoints.slots_dir):
+                with suppress(FileExistsError):  # no parents: a wrong path would be somewhere
+                    os.mkdir(path, 0o700)
             self._write_stacks_to(self._endpoints.stack_path(self._slot))
             self._wait_for_turn()
             self.page.start()

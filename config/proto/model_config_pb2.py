@@ -190,9 +190,9 @@ DESCRIPTOR_BYTES = (
     b'6\x10\x0eb\x06proto3'
 )
 
-_POOL = descriptor_pool.DescriptorPool()
-_POOL.AddSerializedFile(DESCRIPTOR_BYTES)
+POOL = descriptor_pool.DescriptorPool()
+POOL.AddSerializedFile(DESCRIPTOR_BYTES)
 
 ModelConfig: type[Message] = message_factory.GetMessageClass(
-    _POOL.FindMessageTypeByName("inference.ModelConfig")
+    POOL.FindMessageTypeByName("inference.ModelConfig")
 )

@@ -27,7 +27,8 @@ def begun(
     """`naiad serve`, from the first moment of its process; killed if it still runs at the end."""
     run_dir.mkdir(mode=0o700, exist_ok=True)
     command = [sys.executable, "-m", "naiad", "serve", str(repository)]
-    command += ["--run-dir", str(run_dir), "--name", name, "--http-port", "off"]
+    command += ["--run-dir", str(run_dir), "--name", name]
+    command += ["--http-port", "off", "--grpc-port", "off"]
     command += ["--metrics-port", "off", *arguments]
     with (run_dir / "test.log").open("ab") as log:
         process = subprocess.Popen(

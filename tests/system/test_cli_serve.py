@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +18,14 @@ import pytest
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.testing.server import Server, ServerFailed, serve
+from support.onnx_models import Tensor, write_model
 from support.repositories import add_identity
 
 pytest_plugins = ["naiad.testing.plugin"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_SECONDS = 40.0
-NO_PORTS = ("--http-port", "off", "--metrics-port", "off")
+NO_PORTS = ("--http-port", "off", "--grpc-port", "off", "--metrics-port", "off")
 SIXTEEN = json.dumps(list(range(16)))
 
 
@@ -105,6 +108,30 @@ def test_infer_answers_as_a_table_and_as_json(where: list[str]) -> None:
     assert answer["outputs"][0]["shape"] == [1, 16]
 
 
+def test_what_json_has_no_number_for_is_a_text(where: list[str]) -> None:
+    values = [*["NaN", "Infinity", "-Infinity"], *range(13)]
+    run = naiad("infer", "echo", "--input", f"INPUT0={json.dumps(values)}", "--json", *where)
+
+    def never(text: str) -> None:
+        raise AssertionError(f"{text} is no JSON")
+
+    (output,) = json.loads(run.stdout, parse_constant=never)["outputs"]
+    assert output["data"] == values
+
+
+def test_a_short_timeout_is_not_taken_for_an_absent_server(
+    naiad_server: Server, where: list[str]
+) -> None:
+    client = naiad_server.client()
+    values = {"INPUT0": np.zeros((1, 16), np.float32)}
+    busy = [client.submit("echo", values, parameters={"sleep_ms": 60_000}) for _ in range(4)]
+    run = naiad("infer", "echo", "--input", f"INPUT0={SIXTEEN}", "--timeout", "0.001", *where)
+    assert [future.cancel() for future in busy] == [True] * 4
+    assert run.returncode == ExitCode.FAILED
+    (line,) = run.stderr.splitlines()
+    assert line == "naiad: echo did not answer within --timeout 0.001 s; give it more time"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -155,13 +182,13 @@ def test_killed_workers_and_a_killed_broker_come_back(naiad_server: Server) -> N
 
 
 def test_models_are_loaded_and_unloaded_on_request(tmp_path: Path) -> None:
-    add_identity(tmp_path, "a")
+    (add_identity(tmp_path, "a") / "1").rename(tmp_path / "a" / "0")
     add_identity(tmp_path, "b")
     arguments = ["--control-mode", "explicit", "--load-model", "a"]
     with serve(tmp_path, arguments=arguments) as server:
         where = ["--run-dir", str(server.run_dir)]
         question = ["--input", f"INPUT0={SIXTEEN}", *where]
-        assert naiad("infer", "a", *question).returncode == 0
+        assert naiad("infer", "a", "--version", "0", *question).returncode == 0
         assert naiad("infer", "b", *question).returncode != 0
         loaded = naiad("load", "b", *where)
         assert (loaded.returncode, loaded.stdout) == (0, "b is loaded\n"), loaded.stderr
@@ -209,3 +236,44 @@ def kill_and_start_again(first: Server, repository: Path) -> None:
         again.kill()
         again.wait()
     assert first.leftovers() == []
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_clean_stop_leaves_nothing_of_ours(tmp_path: Path, is_there: bool) -> None:
+    """The usual directory goes; one that somebody made stays, empty. No engine writes to HOME."""
+    repository = tmp_path / "repository"
+    add_identity(repository, "a")
+    nodes = [("Add", ["a", "a"], ["b"])]
+    write_model(repository / "o", nodes, [Tensor("a", "FP32", [1])], [Tensor("b", "FP32", [1])])
+    home = tmp_path / "home"
+    home.mkdir()
+    base = Path(tempfile.mkdtemp(prefix="naiad-test-"))
+    name = f"test-{os.getpid()}"
+    run_dir = base / "run" if is_there else base / f"naiad-{os.geteuid()}-{name}"
+    where = ["--run-dir", str(run_dir)]
+    if is_there:
+        run_dir.mkdir(0o700)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "naiad", "serve", str(repository), "--name", name]
+        + (where if is_there else []),
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT / "src"),
+            "XDG_RUNTIME_DIR": str(base),
+            "HOME": str(home),
+        },
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        ask = ["infer", "a", "--input", f"INPUT0={SIXTEEN}", *where]
+        until(lambda: naiad(*ask).returncode == 0, "an answer")
+        until(lambda: naiad("infer", "o", "--input", "a=1", *where).returncode == 0, "a sum")
+        server.terminate()
+        assert server.wait(DEADLINE_SECONDS) == 0
+        assert list(home.rglob("*")) == []
+        found = sorted(str(path.relative_to(base)) for path in base.rglob("*"))
+        assert found == (["run"] if is_there else [])
+    finally:
+        server.kill()
+        server.wait()
+        shutil.rmtree(base)

@@ -32,6 +32,7 @@ class Person:
             "PYTHONPATH": str(ROOT / "src"),
             "NAIAD_RUN_DIR": str(self.run_dir),
             "NAIAD_HTTP_PORT": "0",  # 8000 may be somebody else's
+            "NAIAD_GRPC_PORT": "0",
             "NAIAD_METRICS_PORT": "0",
         }
 

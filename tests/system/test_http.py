@@ -184,7 +184,7 @@ def test_errors_have_their_status(call: Caller) -> None:
 
 def test_repository(call: Caller) -> None:
     index = {row["name"]: row for row in call("POST", "/v2/repository/index")[1]}
-    assert index["identity"]["state"] == "READY"
+    assert index["identity"] == {"name": "identity", "version": "1", "state": "READY"}
     ready = call("POST", "/v2/repository/index", {"ready": True})[1]
     assert [row["name"] for row in ready] == ["identity"]
     assert call("POST", "/v2/repository/index", {"ready": 1})[0] == 400

@@ -245,7 +245,17 @@ def test_a_taken_port_is_one_sentence(tmp_path: Path) -> None:
     add_echo(tmp_path, "echo")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = [sys.executable, "-m", "naiad", "serve", str(tmp_path), "--http-port", "off"]
+        command = [
+            sys.executable,
+            "-m",
+            "naiad",
+            "serve",
+            str(tmp_path),
+            "--http-port",
+            "off",
+            "--grpc-port",
+            "off",
+        ]
         command += ["--metrics-port", str(port), "--run-dir", str(tmp_path / "run")]
         run = subprocess.run(
             command,

@@ -49,6 +49,7 @@ class Supervisord:
             "NAIAD_RUN_DIR": str(self.run_dir),
             "NAIAD_CPU_SLOTS": "3",
             "NAIAD_HTTP_PORT": "0",
+            "NAIAD_GRPC_PORT": "0",
             "NAIAD_METRICS_PORT": "0",  # nobody else's
         }
         self.log = folder / "log"

@@ -57,6 +57,8 @@ def load_error(text: str) -> ModelError:
 
 def open_session(instance: ModelInstance) -> onnxruntime.InferenceSession:
     """The session for this instance. Raises ModelError (LOAD_FAILED)."""
+    # The worker's environment silences it whole; this does what it can where that is missing.
+    onnxruntime.disable_telemetry_events()
     path = model_path(instance)
     options = session_options(instance)
     providers = execution_providers(instance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -158,6 +159,31 @@ def test_state_is_kept_whole_and_locked(tmp_path: Path) -> None:
     assert second.load() == {"format": 1, "slots": ({"slot": 5},), "models": ()}
     second.close()
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+
+
+def test_parents_of_a_run_directory_are_not_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        StateFile(Endpoints(str(tmp_path / "wrong" / "run"))).start()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_that_was_removed_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoints = Endpoints(str(tmp_path))
+    flock = fcntl.flock
+
+    def removed_meanwhile(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        os.unlink(endpoints.lock_path)
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    first = StateFile(endpoints)
+    first.start()
+    with pytest.raises(RunDirectoryBusy):
+        StateFile(endpoints).start()
+    first.close()
 
 
 @pytest.mark.parametrize("content", [b"", b"\xc1", b"\x93\x01", b"[]", b"\xc0"])

@@ -15,7 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from naiad.client import Client, Future, InferResult, NaiadError, RequestError, Unavailable
+from naiad.client import (
+    Client,
+    Future,
+    InferResult,
+    NaiadError,
+    RequestError,
+    Unavailable,
+    outstanding,
+)
 from naiad.client.control import Operation
 from support.clients import PATIENCE_S, ROOT, Broker
 
@@ -229,9 +237,10 @@ def test_a_forked_child_gets_a_clear_error(client: Client) -> None:
 
 def test_a_forgotten_client_ends_with_its_program(broker: Broker) -> None:
     program = (
-        "import sys, numpy; from naiad.client import Client;"
+        "import atexit, sys, time; atexit.register(time.sleep, 1.3);"  # longer than the request
+        "import numpy; from naiad.client import Client;"
         "client = Client(sys.argv[1]); client.infer('echo', {'x': numpy.zeros(2)});"
-        "client.submit('silent', {'x': numpy.zeros(2)})"
+        "client.submit('silent', {'x': numpy.zeros(2)}, timeout_us=100_000)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     ended = subprocess.run(
@@ -281,3 +290,48 @@ def test_closing_while_submitted_requests_are_looked_after_disturbs_no_thread(
         pump.join(PATIENCE_S)
         assert not pump.is_alive()
     assert faults == []
+
+
+def test_one_thread_times_out_while_another_waits_for_ever(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader sleeps without an end of its own; it must learn of the others' deadlines."""
+    monkeypatch.setattr(outstanding, "TIMEOUT_MARGIN_NS", 20_000_000)
+    held = client.submit("silent", X)
+    waiting = threading.Thread(target=held.result, args=(PATIENCE_S,))
+    waiting.start()
+    with pytest.raises(Unavailable, match="no answer within the timeout"):
+        client.infer("silent", X, timeout_us=20_000)
+    client.call(ANSWER)
+    waiting.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("patience_s", [30 * 86400, 10 * 366 * 86400, 10**9, 1e300, float("inf")])
+def test_any_length_of_time_may_be_waited_for(broker: Broker, patience_s: float) -> None:
+    with Client(broker.run_dir, connect_timeout_s=patience_s) as client:
+        assert client.submit("echo", X).result(patience_s)["x"].tolist() == [0, 1, 2, 3]
+        client.submit("echo", X)
+        assert client.drive(patience_s)
+        held = client.submit("silent", X)
+        with ThreadPoolExecutor(2) as pool:
+            waiting = [pool.submit(held.result, patience_s) for _ in range(2)]
+            client.call(ANSWER)
+            for future in waiting:
+                future.result(PATIENCE_S)
+
+
+def test_what_is_not_a_length_of_time_is_refused(client: Client, tmp_path: Path) -> None:
+    future = client.submit("silent", X)
+    with pytest.raises(ValueError, match=r"timeout: expected seconds .* nan"):
+        future.result(float("nan"))
+    with pytest.raises(TypeError, match=r"timeout: expected seconds .*'5'"):
+        client.drive("5")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="connect_timeout_s: expected seconds"):
+        Client(tmp_path, connect_timeout_s=None)  # type: ignore[arg-type]
+
+
+def test_driving_in_vain_leaves_nothing_behind(client: Client) -> None:
+    client.submit("silent", X)
+    for _ in range(5):
+        assert not client.drive(0)
+    assert client._blocking._wishes == []

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from naiad.client import Code, InferInput, ModelError, RequestError, Unavailable, prepare
+from naiad.client import (
+    Code,
+    InferInput,
+    ModelError,
+    RequestError,
+    Unavailable,
+    outstanding,
+    prepare,
+)
 from support.clients import Broker, Connect
 
 SMALL = np.arange(16, dtype=np.float32).reshape(1, 16)
@@ -131,7 +141,7 @@ def test_a_closed_client_says_so(broker: Broker, connect: Connect) -> None:
     [
         ({"x": np.array([object()])}, {}, "expected bytes or str elements"),
         ({"x": np.array(["2020"], dtype="M8")}, {}, "no datatype"),
-        ({1: SMALL}, {}, "name must be a string"),
+        ({1: SMALL}, {}, "name as a string"),
         ([InferInput("x", "FP33", (1,), b"1234")], {}, "unknown datatype"),
         ([InferInput("x", "FP32", (1.5,), b"1234")], {}, "shape"),  # type: ignore[arg-type]
         ({"x": SMALL}, {"priority": -1}, "priority"),
@@ -154,3 +164,29 @@ def test_what_cannot_be_sent_is_refused_and_disturbs_nobody(
     with pytest.raises(RequestError, match=text):
         client.infer("echo", inputs, **options)
     client.infer("echo", {"x": SMALL})
+
+
+def test_a_request_times_out_although_the_broker_says_nothing(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outstanding, "TIMEOUT_MARGIN_NS", 20_000_000)
+    client = connect()
+    client.infer("echo", {"x": SMALL}, timeout_us=10_000_000)
+    with pytest.raises(Unavailable, match="no answer within the timeout") as raised:
+        client.infer("silent", {"x": SMALL}, timeout_us=20_000)
+    assert raised.value.code is Code.TIMEOUT
+    np.testing.assert_array_equal(client.infer("echo", {"x": SMALL})["x"], SMALL)
+    client.call("live")
+    assert client.session.unanswered == 0
+
+
+def test_a_timeout_counts_while_a_request_waits_for_room(run_dir: Path, connect: Connect) -> None:
+    broker = Broker(run_dir).start("--requests-max", "1")
+    client = connect()
+    client.begin("silent", {"x": SMALL})
+    with pytest.raises(Unavailable, match="before it could be sent") as raised:
+        client.infer("echo", {"x": SMALL}, timeout_us=20_000)
+    assert raised.value.code is Code.TIMEOUT
+    client.call("answer")
+    client.infer("echo", {"x": SMALL}, timeout_us=10_000_000)
+    broker.stop()

@@ -215,3 +215,10 @@ def test_a_segment_of_the_users_own(broker: Broker, connect: Connect) -> None:
         memory.unlink()
     with pytest.raises(RequestError, match="Unable to open"):
         client.do("attach", "/no-such-segment")
+
+
+@pytest.mark.parametrize("role", ["my tool/7", "worker", "Üben"])
+def test_a_role_may_be_any_text(broker: Broker, connect: Connect, role: str) -> None:
+    client = connect(role=role)
+    np.testing.assert_array_equal(client.infer("echo", {"x": LARGE})["x"], LARGE)
+    assert len(segments()) == 1  # its name does not hold the role

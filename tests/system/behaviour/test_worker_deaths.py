@@ -214,7 +214,7 @@ def naiad_serve(repository: Path, run_dir: Path, name: str) -> Iterator[subproce
     """The command itself, started again and again with the same name in the same place."""
     log_file = run_dir.with_suffix(".log")
     command = [sys.executable, "-m", "naiad", "serve", str(repository), "--name", name]
-    command += ["--http-port", "off", "--metrics-port", "off"]
+    command += ["--http-port", "off", "--grpc-port", "off", "--metrics-port", "off"]
     command += ["--run-dir", str(run_dir), "--log-file", str(log_file)]
     process = subprocess.Popen(
         command,

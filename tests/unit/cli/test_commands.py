@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from naiad.cli import repositories, run_dir
+from naiad.cli.control import require_server
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.main import COMMANDS, main
@@ -17,6 +19,7 @@ from naiad.cli.startup import failed_models, is_settled
 from naiad.cli.status import duration, render
 from naiad.cli.tables import table
 from naiad.config.settings import RUN_DIR_VARIABLE
+from naiad.protocol.endpoints import Endpoints
 
 
 def test_naiad_alone_is_friendly(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,8 +123,9 @@ def test_the_run_directory_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_run_directory_is_made_private_and_open_ones_are_refused(tmp_path: Path) -> None:
-    fresh = tmp_path / "a" / "run"
-    run_dir.prepare(str(fresh))
+    fresh = tmp_path / "run"
+    assert run_dir.prepare(str(fresh))
+    assert not run_dir.prepare(str(fresh))
     assert fresh.stat().st_mode & 0o777 == 0o700
     fresh.chmod(0o777)
     with pytest.raises(CommandFailed, match="mode 0777: others could"):
@@ -132,6 +136,9 @@ def test_paths_that_cannot_be_run_directories_are_refused(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(CommandFailed, match="choose another --run-dir"):
         run_dir.prepare(str(tmp_path / "file"))
+    with pytest.raises(CommandFailed, match=f"there is no {tmp_path}/wrong; create that first"):
+        run_dir.prepare(str(tmp_path / "wrong" / "run"))
+    assert not (tmp_path / "wrong").exists()
     with pytest.raises(CommandFailed, match="too long: a Unix socket path holds 107 bytes"):
         run_dir.prepare(str(tmp_path / ("x" * 100)))
 
@@ -209,3 +216,92 @@ def test_a_run_directory_on_a_full_disk_is_one_sentence(
     assert failure.value.code == ExitCode.RUN_DIR
     monkeypatch.undo()
     os.close(run_dir.lock(str(tmp_path)))
+
+
+@pytest.mark.parametrize("command", ["serve .", "status", "load m", "infer m", "perf -m m"])
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--name=", "the server's name is empty; give it one with --name, or leave the option out"),
+        ("--name=a/b", "a server cannot be called 'a/b'; use letters, digits, - and _"),
+        ("--run-dir=", "--run-dir is empty; name a directory, or leave the option out"),
+    ],
+)
+def test_names_that_are_none(
+    command: str, option: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), option]) == ExitCode.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"naiad: {said}")
+
+
+def test_the_run_directory_of_somebody_else_is_told_from_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = str(tmp_path)
+    with pytest.raises(CommandFailed, match="no server runs in") as failure:
+        require_server(where)
+    assert failure.value.code == ExitCode.NO_SERVER
+    Path(Endpoints(where).clients_path).touch()
+    require_server(where)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(CommandFailed, match=f"{where} belongs to uid {os.getuid()}") as failure:
+        require_server(where)
+    assert failure.value.code == ExitCode.RUN_DIR
+    monkeypatch.setattr(os, "stat", forbidden)
+    with pytest.raises(CommandFailed, match=f"{where} cannot be entered by uid") as failure:
+        require_server(where)
+    assert failure.value.code == ExitCode.RUN_DIR
+
+
+def forbidden(*_: object) -> None:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def test_a_directory_is_left_as_it_was_found(tmp_path: Path) -> None:
+    where = tmp_path / "run"
+    is_new = run_dir.prepare(str(where))
+    held = run_dir.lock(str(where))
+    (where / "slots").mkdir()
+    run_dir.leave(str(where), held, may_remove=is_new)
+    assert not where.exists()
+    where.mkdir(mode=0o700)
+    (where / "log").touch()
+    for may_remove in (False, True):
+        run_dir.leave(str(where), run_dir.lock(str(where)), may_remove=may_remove)
+        assert os.listdir(where) == ["log"]
+
+
+def test_a_broker_that_still_runs_keeps_its_directory(tmp_path: Path) -> None:
+    held = run_dir.lock(str(tmp_path))
+    broker = os.open(Endpoints(str(tmp_path)).lock_path, os.O_RDWR)
+    fcntl.flock(broker, fcntl.LOCK_EX)
+    run_dir.leave(str(tmp_path), held, may_remove=True)
+    assert sorted(os.listdir(tmp_path)) == ["lock", "serve.lock"]
+    os.close(broker)
+
+
+def test_a_lock_that_was_removed_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened before its holder removed it, locked after: the file is nobody's any more."""
+    flock = fcntl.flock
+
+    def removed_meanwhile(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        os.unlink(tmp_path / "serve.lock")
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    held = run_dir.lock(str(tmp_path))
+    with pytest.raises(CommandFailed, match="already runs"):
+        run_dir.lock(str(tmp_path))
+    os.close(held)
+
+
+def test_only_the_usual_directory_is_known_to_be_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    monkeypatch.setenv(RUN_DIR_VARIABLE, "/there")
+    assert run_dir.is_usual(f"/run/user/7/naiad-{os.geteuid()}-x", "x")
+    assert not run_dir.is_usual(f"/run/user/7/naiad-{os.geteuid()}-x", "y")
+    assert not run_dir.is_usual("/there", "x")

@@ -79,3 +79,20 @@ def test_arguments_are_split_at_the_first_equals_sign() -> None:
     for wrong in ("x", "=1"):
         with pytest.raises(CommandFailed, match="expected NAME=value"):
             inputs.split(wrong)
+
+
+def test_not_every_npy_is_an_array(tmp_path: Path) -> None:
+    good = tmp_path / "good.npy"
+    np.save(good, np.arange(3, dtype=np.float32))
+    whole = good.read_bytes()
+    objects = tmp_path / "objects.npy"
+    np.save(objects, np.array([{}, None]), allow_pickle=True)
+    huge = whole.replace(b"(3,), ", b"(9" + b"9" * 14 + b",)")
+    bad = tmp_path / "bad.npy"
+    for content in (b"", b"hello", whole[:40], whole[:-1], objects.read_bytes(), b"PK\3\4", huge):
+        bad.write_bytes(content)
+        with pytest.raises(CommandFailed) as failure:
+            inputs.array("x", f"@{bad}", "FP32", (-1,))
+        assert f"{bad} is not an array of numbers or strings" in failure.value.message
+        assert "pickle" not in failure.value.message
+    assert inputs.array("x", f"@{good}", "FP32", (-1,)).tolist() == [0, 1, 2]

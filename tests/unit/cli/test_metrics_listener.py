@@ -14,7 +14,7 @@ from naiad.cli.metrics_listener import opened
 
 def test_off_is_nothing_at_all() -> None:
     listener = opened("off", None, "127.0.0.1")
-    assert (listener.url, listener.descriptor) == ("", None)
+    assert (listener.url, listener.descriptors) == ("", {})
     listener.close()
 
 
@@ -35,7 +35,7 @@ def test_it_listens_where_http_does_unless_told_otherwise(
     try:
         assert re.fullmatch(rf"http://{re.escape(host)}:[1-9]\d*/metrics", listener.url)
         assert listener.socket is not None
-        assert listener.descriptor == listener.socket.fileno()
+        assert listener.descriptors == {"--fd": [listener.socket.fileno()]}
     finally:
         listener.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from naiad.client.calls import CALLS_MAX
-from naiad.client.outstanding import BYTES_MAX, REQUESTS_MAX
+from naiad.client.outstanding import BYTES_MAX, PRUNE_MIN, REQUESTS_MAX, TIMEOUT_MARGIN_NS
 from naiad.client.requests import LEASE, REGION, InferInput, Prepared, checked, packed, tail
 from naiad.client.session import Phase, Session
 from naiad.protocol import messages as m
@@ -517,8 +517,43 @@ def test_deadlines(wire: Wire) -> None:
     assert wire.connect() == []
 
 
-def test_the_broker_watches_timeouts_while_it_is_there(wire: Wire) -> None:
+def test_a_broker_that_does_not_answer_in_time_is_waited_for_a_margin_longer(wire: Wire) -> None:
     wire.connect()
-    wire.session.submit(parts(timeout_us=3), "request", now_ns=1_000)
+    session = wire.session
+    memory = object()
+    ident = wire.submit("late", timeout_us=5, memory=memory)
+    wire.submit("patient")
+    wire.sent()
+    end_ns = 5_000 + TIMEOUT_MARGIN_NS
+    assert session.deadline_ns() == end_ns
+    assert session.expire(end_ns - 1) == []
+    [(token, error, *_)] = session.expire(end_ns)
+    assert error is not None
+    assert (token, error.code) == ("late", Code.TIMEOUT)
+    assert session.deadline_ns() == 0
+    # The broker is told, and what it says later frees the memory.
+    assert wire.sent() == [m.Cancel((ident,))]
+    assert ident in session.requests.unanswered
+    assert wire.answer(ident, error=("cancelled", "", False)) == []
+    assert list(session.requests.held) == [ident]
+    wire.hear(m.Released(BROKER, (ident,)))
+    assert not session.requests.held
+    session.requests.check_invariants()
+
+
+def test_an_unsent_request_that_times_out_is_forgotten(wire: Wire) -> None:
+    wire.connect()
+    wire.submit("late", timeout_us=5)
+    assert len(wire.session.expire(5_000 + TIMEOUT_MARGIN_NS)) == 1
+    assert wire.sent() == []
+    assert wire.session.unanswered == 0
+
+
+def test_deadlines_of_answered_requests_take_no_room(wire: Wire) -> None:
+    wire.connect()
+    for _ in range(3 * PRUNE_MIN):
+        ident = wire.submit(timeout_us=10**12)
+        wire.sent()
+        wire.answer(ident)
+    assert len(wire.session.requests.timed) <= 2 * PRUNE_MIN
     assert wire.session.deadline_ns() == 0
-    assert wire.session.expire(1 << 60) == []

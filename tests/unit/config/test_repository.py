@@ -15,6 +15,7 @@ from naiad.config.repository import Scan, scan
 from naiad.config.surroundings import Surroundings
 
 IDENTITY = 'backend: "identity"'
+PYTHON = 'backend: "python"'
 ONNX = 'backend: "onnxruntime"'
 
 
@@ -367,8 +368,10 @@ def test_the_name_in_the_config_must_be_the_directorys(tmp_path: Path) -> None:
 
 def test_label_files_must_be_there(tmp_path: Path) -> None:
     outputs = 'output { name: "a" label_filename: "l" } output { name: "b" label_filename: "no" }'
-    text = f"{IDENTITY} {outputs}"
-    (add_model(tmp_path, "m", text) / "l").write_text("cat\n")
+    text = f"{PYTHON} {outputs}"
+    directory = add_model(tmp_path, "m", text)
+    (directory / "l").write_text("cat\n")
+    (directory / "1" / "model.py").touch()
 
     (found,) = scan([str(tmp_path)]).models
 

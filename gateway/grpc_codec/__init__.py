@@ -1,0 +1,1 @@
+"""gRPC messages to calls and answers to messages. Pure: bytes in, bytes out, no gRPC library."""

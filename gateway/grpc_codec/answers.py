@@ -1,0 +1,68 @@
+"""An answer to the bytes of a ModelInferResponse, alone or as an item of a stream. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from naiad.client.requests import Buffer
+from naiad.gateway.calls import InferAnswer
+from naiad.gateway.grpc_codec.parameters import FINAL, set_parameters
+from naiad.gateway.grpc_codec.wire import delimited, with_raw_outputs
+from naiad.gateway.proto.inference_pb2 import ModelInferResponse
+from naiad.protocol.messages import Parameters
+
+HEADS_MAX: Final = 256
+"""Beginnings of answers kept: the answers of one model mostly differ in tensors and id alone."""
+
+_ID_TAG: Final = 3 << 3 | 2
+_ERROR_TAG: Final = 1 << 3 | 2
+_RESPONSE_TAG: Final = 2 << 3 | 2
+
+
+def encoded_answer(answer: InferAnswer) -> bytes:
+    """A serialised ModelInferResponse, always with raw contents.
+
+    As in Triton there is one raw entry per output, empty where the output was written to shared
+    memory: clients find an output's entry by its index.
+    """
+    return _response(answer, answer.parameters)
+
+
+def encoded_part(answer: InferAnswer, *, is_final: bool) -> bytes:
+    """A serialised ModelStreamInferResponse with an answer, marked as the request's last or not."""
+    marked: Parameters = {**answer.parameters, FINAL: is_final}
+    return delimited(_RESPONSE_TAG, _response(answer, marked))
+
+
+def encoded_fault(message: str, ident: str) -> bytes:
+    """A stream's item that says why the request of this id failed; the stream goes on."""
+    response = ModelInferResponse(id=ident).SerializeToString()
+    # An empty text would read as success.
+    text = (message or "unknown error").encode(errors="replace")
+    return delimited(_ERROR_TAG, text) + delimited(_RESPONSE_TAG, response)
+
+
+def _response(answer: InferAnswer, parameters: Parameters) -> bytes:
+    tensors: list[tuple[str, str, tuple[int, ...]]] = []
+    contents: list[Buffer] = []
+    for name, datatype, shape, data in answer.outputs:
+        tensors.append((name, datatype, shape))
+        contents.append(b"" if data is None else data)
+    structure = _head(answer.model, answer.version, tuple(tensors))
+    if answer.id:
+        structure += delimited(_ID_TAG, answer.id.encode(errors="replace"))
+    if parameters:
+        message = ModelInferResponse()
+        set_parameters(message.parameters, parameters)
+        structure += message.SerializeToString()
+    return with_raw_outputs(structure, contents)
+
+
+@lru_cache(maxsize=HEADS_MAX)
+def _head(model: str, version: int, tensors: tuple[tuple[str, str, tuple[int, ...]], ...]) -> bytes:
+    message = ModelInferResponse(model_name=model, model_version=str(version))
+    for name, datatype, shape in tensors:
+        message.outputs.add(name=name, datatype=datatype, shape=shape)
+    serialised: bytes = message.SerializeToString()
+    return serialised

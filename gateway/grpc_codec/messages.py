@@ -1,0 +1,100 @@
+"""Messages in a call's body: five bytes before each say its size and whether it is compressed.
+
+Owns what has come of a message that is not whole. Pure.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+PREFIX_BYTES: Final = 5
+_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
+
+
+class MessageFault(Exception):
+    """The body is not messages, or not within the limits. `is_too_large` tells these apart."""
+
+    def __init__(self, text: str, *, is_too_large: bool = False) -> None:
+        super().__init__(text)
+        self.is_too_large = is_too_large
+
+
+class Assembler:
+    """The messages of one body, which arrives in pieces."""
+
+    __slots__ = ("_bytes_max", "_missing", "_pieces", "held_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._pieces: list[bytes] = []
+        self._missing = PREFIX_BYTES
+        """How many bytes are needed until there is something to do."""
+        self.held_bytes = 0
+
+    def feed(self, data: memoryview) -> list[tuple[bool, bytes]]:
+        """(is compressed, content) of each message that is whole now. Raises MessageFault."""
+        self.held_bytes += len(data)
+        if self._pieces or len(data) < PREFIX_BYTES:
+            self._pieces.append(bytes(data))
+            if self.held_bytes < self._missing:
+                return []
+            if self.held_bytes == self._missing and len(self._pieces[0]) > PREFIX_BYTES:
+                return [self._whole()]
+            data = memoryview(b"".join(self._pieces))
+            self._pieces.clear()
+        found = []
+        position, end = 0, len(data)
+        while end - position >= PREFIX_BYTES:
+            size = int.from_bytes(data[position + 1 : position + PREFIX_BYTES], "big")
+            flag = data[position]
+            if flag > 1:
+                raise MessageFault(f"a message with the flag {flag}, expected 0 or 1")
+            if size > self._bytes_max:
+                raise MessageFault(
+                    f"a message of {size} bytes, expected at most {self._bytes_max}",
+                    is_too_large=True,
+                )
+            stop = position + PREFIX_BYTES + size
+            if stop > end:
+                break
+            found.append((flag == 1, bytes(data[position + PREFIX_BYTES : stop])))
+            position = stop
+        rest = data[position:]
+        self.held_bytes = len(rest)
+        self._missing = PREFIX_BYTES
+        if len(rest) >= PREFIX_BYTES:
+            self._missing += int.from_bytes(rest[1:PREFIX_BYTES], "big")
+        if rest:
+            self._pieces.append(bytes(rest))
+        return found
+
+    def _whole(self) -> tuple[bool, bytes]:
+        """The one message that the pieces are, copied once."""
+        first, *others = self._pieces
+        self._pieces = []
+        self._missing, self.held_bytes = PREFIX_BYTES, 0
+        return first[0] == 1, b"".join((memoryview(first)[PREFIX_BYTES:], *others))
+
+
+def framed_head(size: int) -> bytes:
+    """What comes before a message that is not compressed."""
+    return b"\0" + size.to_bytes(4, "big")
+
+
+def inflated(coding: str, data: bytes, bytes_max: int) -> bytes:
+    """A compressed message's content. Raises MessageFault."""
+    if coding not in ("gzip", "deflate"):
+        raise MessageFault(f"a compressed message, but the call's coding is {coding!r:.40}")
+    inflater = zlib.decompressobj(_GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS)
+    try:
+        found = inflater.decompress(data, bytes_max + 1)
+    except zlib.error as fault:
+        raise MessageFault(f"cannot decompress the message: {fault}") from fault
+    if len(found) > bytes_max:
+        raise MessageFault(
+            f"a message of more than {bytes_max} bytes when decompressed", is_too_large=True
+        )
+    if not inflater.eof or inflater.unused_data:
+        raise MessageFault("a compressed message that does not end where it should")
+    return found

@@ -1,0 +1,240 @@
+"""One connection of the gRPC listener: a socket, HTTP/2 on it, and the calls on that.
+
+Owns the calls: none outlives the connection. What is to be sent goes out once per turn of the event
+loop, so that answers that come together travel together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from naiad.gateway.grpc_call import (
+    Call,
+    InferenceCall,
+    ManyRequestsCall,
+    OneRequestCall,
+    WorkingCall,
+    unknown_coding,
+)
+from naiad.gateway.grpc_codec.head import Head, fault_end, head_of, http_end
+from naiad.gateway.grpc_codec.status import Status
+from naiad.gateway.grpc_service import Caller, Service
+from naiad.gateway.http2.connection import Connection, ConnectionFault
+from naiad.gateway.http_connection import is_local
+from naiad.gateway.limits import Limits
+from naiad.gateway.plane import Plane
+
+PING_SECONDS: Final = 60.0
+"""Of silence on a connection with calls, after which it is asked whether it is there."""
+PONG_SECONDS: Final = 20.0
+"""For the answer."""
+UNREAD_BYTES_MAX: Final = 2 * 1024 * 1024
+"""In the socket's buffer, of a client that sends but does not read; bodies stop far below."""
+
+OneRequest = Callable[[bytes, OneRequestCall], Awaitable[None]]
+ManyRequests = Callable[[ManyRequestsCall], Awaitable[None]]
+
+
+class Method(NamedTuple):
+    """A method as it is served: one of the three is given."""
+
+    name: str
+    is_inference: bool = False
+    one: OneRequest | None = None
+    many: ManyRequests | None = None
+
+
+class House(Protocol):
+    """What connections need of their server."""
+
+    plane: Plane
+    service: Service
+    connections: set[GrpcConnection]
+    is_closing: bool
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def method(self, path: bytes) -> Method | None: ...
+
+    def caller(self, is_local: bool, head: Head) -> Caller: ...
+
+
+class GrpcConnection(asyncio.Protocol):
+    """See the module. The sink of its own HTTP/2 connection."""
+
+    def __init__(self, house: House, loop: asyncio.AbstractEventLoop) -> None:
+        self.plane = house.plane
+        self.service = house.service
+        self.http2 = Connection(self, head_of)
+        self.calls: dict[int, Call] = {}
+        self._house = house
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._is_local = False
+        self._is_flush_due = False
+        self._is_receiving = False
+        self._heard = self._since = loop.time()
+        self._pinged = 0.0
+        self._unwritten_bytes = 0
+        self._unwritten_since = 0.0
+
+    # --- the socket ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]  # uvloop's is of another class
+        self._is_local = is_local(transport.get_extra_info("peername"))
+        if len(self._house.connections) >= self._house.limits.connections_max:
+            transport.close()
+            return
+        self._house.connections.add(self)
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
+        self._is_receiving = True
+        try:
+            self.http2.receive(data)
+        except ConnectionFault as fault:
+            self.http2.goodbye(fault)
+            self._flush()
+            self.close()
+        finally:
+            self._is_receiving = False
+        self._flush()
+
+    def eof_received(self) -> bool:
+        return False  # a client that sends no more wants no more: HTTP/2 has no half-closed ends
+
+    def pause_writing(self) -> None:
+        self.http2.is_paused = True
+
+    def resume_writing(self) -> None:
+        self.http2.is_paused = False
+        self.http2.pump()
+        self._flush()
+
+    def connection_lost(self, fault: Exception | None) -> None:
+        self._transport = None
+        self._house.connections.discard(self)
+        for call in tuple(self.calls.values()):
+            call.cancel()
+
+    def send_soon(self) -> None:
+        if not self._is_flush_due and not self._is_receiving:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        transport = self._transport
+        while out := self.http2.take_out():
+            if transport is None:
+                return
+            transport.write(b"".join(out))
+            if self.http2.is_paused:
+                if transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+                    transport.abort()
+                return
+
+    def close(self) -> None:
+        """When everything that was written has gone, or been given up."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def leave(self) -> None:
+        """Take no further calls; close when there is none."""
+        self.http2.leave()
+        self._flush()
+        if not self.calls:
+            self.close()
+
+    def check_time(self, now: float) -> None:
+        """End the connection if its client is gone or never began; called about once a second."""
+        transport = self._transport
+        if transport is None:
+            return
+        unwritten = transport.get_write_buffer_size()
+        if unwritten != self._unwritten_bytes:
+            self._unwritten_bytes, self._unwritten_since = unwritten, now
+        elif unwritten and now - self._unwritten_since > self._house.limits.write_seconds:
+            self.abort()  # it has taken nothing for long
+        if not self.http2.is_begun:
+            if now - self._since > self._house.limits.header_seconds:
+                self.abort()
+        elif self._pinged > self._heard:
+            if now - self._pinged > PONG_SECONDS:
+                self.abort()
+        elif now - self._heard > PING_SECONDS:
+            self._pinged = now
+            self.http2.ping()
+            self._flush()
+
+    # --- calls: the sink of HTTP/2 ---------------------------------------------------------------
+
+    def begun(self, stream: int, head: Any, *, is_ended: bool) -> None:
+        """A call begins; refused at once if it cannot be served."""
+        block = self._refusal(head)
+        if block is not None:
+            self.http2.send_end(stream, block)
+            return
+        method = self._house.method(head.path)
+        if method is None:
+            text = f"Method not found: {head.path.decode('latin-1'):.200}"
+            self.http2.send_end(stream, fault_end(Status.UNIMPLEMENTED, text, is_all=True))
+            return
+        caller = self._house.caller(self._is_local, head)
+        call: Call
+        if method.is_inference and method.one is not None:
+            call = InferenceCall(self, stream, head, caller, method.name, method.one)
+        elif method.one is not None:
+            call = OneRequestCall(self, stream, head, caller, method.name, method.one)
+        else:
+            call = ManyRequestsCall(self, stream, head, caller, method.name)
+        self.calls[stream] = call
+        if isinstance(call, ManyRequestsCall) and method.many is not None:
+            call.start(method.many(call))
+        if is_ended:
+            call.feed(memoryview(b""), is_ended=True)
+
+    def _refusal(self, head: Head) -> bytes | None:
+        if head.http_status != 200:
+            return http_end(head.http_status)
+        return unknown_coding(head)
+
+    def arrived(self, stream: int, data: memoryview, *, is_ended: bool) -> None:
+        call = self.calls.get(stream)
+        if call is not None:
+            call.feed(data, is_ended=is_ended)
+
+    def was_reset(self, stream: int) -> None:
+        call = self.calls.get(stream)
+        if call is not None:
+            call.cancel()
+
+    def drained(self, stream: int) -> None:
+        call = self.calls.get(stream)
+        if isinstance(call, ManyRequestsCall):
+            call.drained()
+
+    def is_over(self, call: Call) -> None:
+        self.calls.pop(call.stream, None)
+        if self._house.is_closing and not self.calls:
+            self._loop.call_soon(self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        self._flush()
+        if not self.calls:
+            self.close()
+
+    @property
+    def working(self) -> list[WorkingCall]:
+        """Calls whose work is a task."""
+        return [call for call in self.calls.values() if isinstance(call, WorkingCall)]

@@ -1,0 +1,304 @@
+"""The methods of GRPCInferenceService over the plane: bytes of a request to bytes of its response.
+
+Knows no transport: a server gives it messages and who sent them. Holds no rules of models; what
+is refused here is what this release does not have, and what may not be asked from where.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from google.protobuf.message import DecodeError
+
+from naiad.gateway.calls import InferCall
+from naiad.gateway.grpc_codec import documents
+from naiad.gateway.grpc_codec.answers import encoded_answer
+from naiad.gateway.grpc_codec.requests import decoded_request, version_number
+from naiad.gateway.pending import region_names
+from naiad.gateway.phase import Phase
+from naiad.gateway.plane import Plane, client_shm_disabled
+from naiad.gateway.proto import inference_pb2 as pb
+from naiad.protocol.checks import TIMEOUT_US_MAX
+from naiad.protocol.errors import Code, InternalError, RequestError
+from naiad.protocol.messages import Parameters
+
+LOG: Final = logging.getLogger("naiad.gateway")
+EMPTY: Final = b""
+"""Every message without fields."""
+
+
+class Access(Protocol):
+    """Who may do what; `is_local`: through this machine's loopback interface or a Unix socket."""
+
+    def allows_regions(self, is_local: bool) -> bool: ...
+
+    def allows_management(self, is_local: bool) -> bool: ...
+
+
+class Caller(NamedTuple):
+    """Who sent a request, and what it may have."""
+
+    may_share_memory: bool
+    may_manage: bool
+    seconds_left: float | None = None
+    """Until the caller's deadline."""
+    forwarded: Parameters | None = None
+    """Headers that become parameters of the request."""
+
+
+Method = Callable[[bytes, Caller], Awaitable[bytes]]
+
+
+class Service:
+    """All methods but ModelStreamInfer; `methods` has them by name."""
+
+    def __init__(self, plane: Plane, phase: Phase) -> None:
+        self._plane = plane
+        self._phase = phase
+        self.methods: dict[str, Method] = {
+            "ServerLive": self.server_live,
+            "ServerReady": self.server_ready,
+            "ModelReady": self.model_ready,
+            "ServerMetadata": self.server_metadata,
+            "ModelMetadata": self.model_metadata,
+            "ModelInfer": self.model_infer,
+            "ModelConfig": self.model_config,
+            "ModelStatistics": self.model_statistics,
+            "RepositoryIndex": self.repository_index,
+            "RepositoryModelLoad": self.repository_model_load,
+            "RepositoryModelUnload": self.repository_model_unload,
+            "SystemSharedMemoryStatus": self.system_shared_memory_status,
+            "SystemSharedMemoryRegister": self.system_shared_memory_register,
+            "SystemSharedMemoryUnregister": self.system_shared_memory_unregister,
+            "CudaSharedMemoryStatus": self.cuda_shared_memory_status,
+            "CudaSharedMemoryRegister": self.cuda_shared_memory_register,
+            "CudaSharedMemoryUnregister": self.cuda_shared_memory_unregister,
+            "TraceSetting": self.trace_setting,
+            "LogSettings": self.log_settings,
+        }
+
+    # --- inference -------------------------------------------------------------------------------
+
+    async def model_infer(self, data: bytes, caller: Caller) -> bytes:
+        """ModelInferRequest to ModelInferResponse. Cancelling cancels the request everywhere."""
+        self._phase.check_open()
+        return encoded_answer(await self._plane.infer(call_of(data, caller)))
+
+    def check_open(self) -> None:
+        """Raises Unavailable (draining) when nothing new is taken."""
+        self._phase.check_open()
+
+    # --- health and metadata ---------------------------------------------------------------------
+
+    async def server_live(self, data: bytes, caller: Caller) -> bytes:
+        self._phase.check_open()
+        return _serialised(pb.ServerLiveResponse(live=await self._plane.is_live()))
+
+    async def server_ready(self, data: bytes, caller: Caller) -> bytes:
+        self._phase.check_open()
+        is_ready = self._phase.is_serving and await self._plane.is_ready()
+        return _serialised(pb.ServerReadyResponse(ready=is_ready))
+
+    async def model_ready(self, data: bytes, caller: Caller) -> bytes:
+        """An unknown model is not ready; clients raise for an error."""
+        self._phase.check_open()
+        name, version = _named(pb.ModelReadyRequest, data)
+        return _serialised(
+            pb.ModelReadyResponse(ready=await self._plane.is_model_ready(name, version))
+        )
+
+    async def server_metadata(self, data: bytes, caller: Caller) -> bytes:
+        return documents.server_metadata(await self._plane.client.metadata())
+
+    async def model_metadata(self, data: bytes, caller: Caller) -> bytes:
+        name, version = _named(pb.ModelMetadataRequest, data)
+        _check_model_name(name)
+        return documents.model_metadata(await self._plane.client.metadata(name, version))
+
+    async def model_config(self, data: bytes, caller: Caller) -> bytes:
+        name, version = _named(pb.ModelConfigRequest, data)
+        _check_model_name(name)
+        return documents.model_config(await self._plane.client.config(name, version))
+
+    async def model_statistics(self, data: bytes, caller: Caller) -> bytes:
+        """Of all models without a name."""
+        name, version = _named(pb.ModelStatisticsRequest, data)
+        return documents.statistics(await self._plane.statistics(name, version))
+
+    # --- the repository --------------------------------------------------------------------------
+
+    async def repository_index(self, data: bytes, caller: Caller) -> bytes:
+        request = _parsed(pb.RepositoryIndexRequest, data)
+        _check_repository(request)
+        return documents.index(await self._plane.client.index(ready=request.ready))
+
+    async def repository_model_load(self, data: bytes, caller: Caller) -> bytes:
+        """Answers when the model serves, or cannot."""
+        self._phase.check_open()
+        _check_management(caller, "RepositoryModelLoad")
+        request = _parsed(pb.RepositoryModelLoadRequest, data)
+        _check_repository(request)
+        await self._plane.load(request.model_name, _load_parameters(request.parameters))
+        return EMPTY
+
+    async def repository_model_unload(self, data: bytes, caller: Caller) -> bytes:
+        """Answers when nothing new is accepted; unknown models succeed."""
+        self._phase.check_open()
+        _check_management(caller, "RepositoryModelUnload")
+        request = _parsed(pb.RepositoryModelUnloadRequest, data)
+        _check_repository(request)
+        dependents = False
+        for name, value in request.parameters.items():
+            if name != "unload_dependents":
+                raise RequestError(
+                    f"unrecognized unload parameter '{name:.80}'; expected 'unload_dependents'"
+                )
+            dependents = _chosen(name, value, "bool_param")
+        await self._plane.client.unload(request.model_name, unload_dependents=dependents)
+        return EMPTY
+
+    # --- shared memory ---------------------------------------------------------------------------
+
+    async def system_shared_memory_status(self, data: bytes, caller: Caller) -> bytes:
+        _check_regions(caller)
+        request = _parsed(pb.SystemSharedMemoryStatusRequest, data)
+        return documents.system_regions(await self._plane.region_status(request.name))
+
+    async def system_shared_memory_register(self, data: bytes, caller: Caller) -> bytes:
+        _check_regions(caller)
+        request = _parsed(pb.SystemSharedMemoryRegisterRequest, data)
+        await self._plane.register_region(
+            request.name, request.key, request.offset, request.byte_size
+        )
+        return EMPTY
+
+    async def system_shared_memory_unregister(self, data: bytes, caller: Caller) -> bytes:
+        _check_regions(caller)
+        request = _parsed(pb.SystemSharedMemoryUnregisterRequest, data)
+        await self._plane.unregister_region(request.name)
+        return EMPTY
+
+    async def cuda_shared_memory_status(self, data: bytes, caller: Caller) -> bytes:
+        """As a server without GPUs: there is no region."""
+        _check_regions(caller)
+        name = _parsed(pb.CudaSharedMemoryStatusRequest, data).name
+        if name:
+            raise RequestError(
+                f"Unable to find cuda shared memory region: '{name:.200}'", code=Code.NOT_FOUND
+            )
+        return EMPTY
+
+    async def cuda_shared_memory_register(self, data: bytes, caller: Caller) -> bytes:
+        _check_regions(caller)
+        name = _parsed(pb.CudaSharedMemoryRegisterRequest, data).name
+        raise RequestError(
+            f"failed to register CUDA shared memory region: '{name:.200}', GPUs not supported"
+        )
+
+    async def cuda_shared_memory_unregister(self, data: bytes, caller: Caller) -> bytes:
+        """Unknown regions succeed, and all are unknown."""
+        _check_regions(caller)
+        _parsed(pb.CudaSharedMemoryUnregisterRequest, data)
+        return EMPTY
+
+    # --- settings --------------------------------------------------------------------------------
+
+    async def trace_setting(self, data: bytes, caller: Caller) -> bytes:
+        _check_management(caller, "TraceSetting")
+        raise _not_yet("TraceSetting", "tracing")
+
+    async def log_settings(self, data: bytes, caller: Caller) -> bytes:
+        _check_management(caller, "LogSettings")
+        raise _not_yet("LogSettings", "changing the log while the server runs")
+
+
+def call_of(data: bytes, caller: Caller) -> InferCall:
+    """The call in a ModelInferRequest, no longer than its caller waits.
+
+    Raises RequestError: no such message, or shared memory that this caller may not use.
+    """
+    call = decoded_request(data, caller.forwarded)
+    if not caller.may_share_memory and region_names(call):
+        _check_regions(caller)
+    left = caller.seconds_left
+    if left is not None:
+        left_us = max(1, math.ceil(left * 1e6))
+        if left_us <= TIMEOUT_US_MAX and (not call.timeout_us or left_us < call.timeout_us):
+            call = call._replace(timeout_us=left_us)
+    return call
+
+
+def unexpected(what: str) -> InternalError:
+    """For a fault of our own: what happened is in the log, not in an answer."""
+    LOG.exception("%s failed", what)
+    return InternalError(f"{what} failed inside the gateway; see its log")
+
+
+def _check_regions(caller: Caller) -> None:
+    if not caller.may_share_memory:
+        raise client_shm_disabled()
+
+
+def _check_management(caller: Caller, method: str) -> None:
+    if not caller.may_manage:
+        raise RequestError(
+            f"{method} is allowed from the server's own machine only; see --allow-management",
+            code=Code.PERMISSION_DENIED,
+        )
+
+
+def _check_repository(request: Any) -> None:
+    if request.repository_name:
+        raise RequestError(
+            "'repository_name' specification is not supported", code=Code.UNSUPPORTED
+        )
+
+
+def _check_model_name(name: str) -> None:
+    if not name:
+        raise RequestError("Request for unknown model: '' is not found", code=Code.NOT_FOUND)
+
+
+def _load_parameters(given: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        is_file = name.startswith("file:")
+        found[name] = _chosen(name, value, "bytes_param" if is_file else "string_param")
+    return found
+
+
+def _chosen(name: str, parameter: Any, expected: str) -> Any:
+    chosen = parameter.WhichOneof("parameter_choice")
+    if chosen != expected:
+        raise RequestError(
+            f"invalid value type for '{name:.80}' parameter, expected {expected},"
+            f" got {chosen or 'no value'}"
+        )
+    return getattr(parameter, expected)
+
+
+def _named(kind: Any, data: bytes) -> tuple[str, int]:
+    """(model, version) of a request that has `name` and `version`."""
+    request = _parsed(kind, data)
+    return request.name, version_number(request.version)
+
+
+def _parsed(kind: Any, data: bytes) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError as fault:
+        raise RequestError(
+            f"the request is not a {kind.DESCRIPTOR.name}: its bytes cannot be decoded"
+        ) from fault
+
+
+def _serialised(message: Any) -> bytes:
+    serialised: bytes = message.SerializeToString()
+    return serialised
+
+
+def _not_yet(method: str, feature: str) -> RequestError:
+    return RequestError(f"{method}: {feature} is not in this release", code=Code.UNSUPPORTED)

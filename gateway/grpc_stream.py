@@ -1,0 +1,129 @@
+"""ModelStreamInfer: many requests and their answers on one stream, in order.
+
+A request that fails is an item with an error and the stream goes on, unless its caller asked for a
+status instead. Requests run side by side; their answers wait for those before them, because every
+model answers once. Owns the tasks of its requests: none outlives the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from naiad.gateway.calls import InferCall
+from naiad.gateway.grpc_codec.answers import encoded_fault, encoded_part
+from naiad.gateway.grpc_service import Caller, call_of, unexpected
+from naiad.gateway.phase import Phase
+from naiad.gateway.plane import Plane, draining
+from naiad.gateway.proto.inference_pb2 import ModelInferRequest
+from naiad.protocol.errors import NaiadError
+
+REQUESTS_MAX: Final = 256
+"""Unanswered requests of one stream; beyond, no more are read and the client is held up."""
+UNWRITTEN_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Answers that a client has not taken; beyond, no more of its requests are read."""
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class Stream:
+    """One stream. `wants_status`: the first error ends it as a status, as in Triton."""
+
+    def __init__(self, plane: Plane, phase: Phase, caller: Caller, *, wants_status: bool) -> None:
+        self._plane = plane
+        self._phase = phase
+        self._caller = caller
+        self._wants_status = wants_status
+        self._answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(REQUESTS_MAX)
+        self._running: set[asyncio.Task[bytes]] = set()
+        self._unwritten_bytes = 0
+        self._was_written = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self._is_reading = False
+        self._is_finishing = False
+
+    async def run(self, requests: AsyncIterator[bytes], write: Write) -> None:
+        """Until the client has closed its side and has every answer.
+
+        Cancelling cancels every request. Raises NaiadError if a status is wanted, and Unavailable
+        (draining) after `finish`.
+        """
+        self._phase.check_open()
+        reader = self._reader = asyncio.create_task(self._read(requests))
+        try:
+            while (answer := await self._answers.get()) is not None:
+                item = await answer
+                await write(item)
+                self._unwritten_bytes -= len(item)
+                self._was_written.set()
+            if self._is_finishing:
+                raise draining()
+            await reader
+        finally:
+            left = [reader, *self._running]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    def finish(self) -> None:
+        """Read no more, answer what was read, and end."""
+        self._is_finishing = True
+        if self._is_reading and self._reader is not None:
+            self._reader.cancel()
+
+    async def _read(self, requests: AsyncIterator[bytes]) -> None:
+        try:
+            while not self._is_finishing:
+                self._is_reading = True
+                data = await anext(requests, None)
+                self._is_reading = False
+                if data is None:
+                    return
+                task = asyncio.create_task(self._answer(data))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+                await self._answers.put(task)
+                while self._unwritten_bytes > UNWRITTEN_BYTES_MAX:
+                    self._was_written.clear()
+                    await self._was_written.wait()
+        finally:
+            await self._answers.put(None)
+
+    async def _answer(self, data: bytes) -> bytes:
+        """The stream's item for one request."""
+        item = await self._item(data)
+        self._unwritten_bytes += len(item)
+        return item
+
+    async def _item(self, data: bytes) -> bytes:
+        budget = self._plane.budget
+        taken = 0
+        call: InferCall | None = None
+        try:
+            budget.take(len(data))
+            taken = len(data)
+            call = call_of(data, self._caller)
+            return encoded_part(await self._plane.infer(call), is_final=True)
+        except NaiadError as fault:
+            return self._failed(fault, data, call)
+        except Exception:
+            return self._failed(unexpected("ModelStreamInfer"), data, call)
+        finally:
+            budget.give(taken)
+
+    def _failed(self, fault: NaiadError, data: bytes, call: InferCall | None) -> bytes:
+        if self._wants_status:
+            raise fault
+        return encoded_fault(fault.message, call.id if call is not None else _id_of(data))
+
+
+def _id_of(data: bytes) -> str:
+    """The id in a request that could not be read otherwise; "" if not even that can be."""
+    try:
+        ident: str = ModelInferRequest.FromString(data).id
+    except DecodeError:
+        return ""
+    return ident

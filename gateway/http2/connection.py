@@ -1,0 +1,496 @@
+"""One HTTP/2 connection, the server's side: frames in, events and frames out. Pure.
+
+Owns the state of streams, both directions of flow control, header tables, and every limit that the
+protocol leaves to its ends. A `Sink` is told what arrives while `receive` runs; what is to be sent
+gathers in `out`, for `take_out`. The end of a stream is the sink's to decide: it answers or resets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, Protocol
+
+from naiad.gateway.http2 import frames as f
+from naiad.gateway.http2.frames import Why
+from naiad.gateway.http2.hpack import Decoder, Field, HeaderFault, HeadersTooLarge
+
+STREAMS_MAX: Final = 4096
+"""Open at once on one connection."""
+STREAM_WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""What a client may send on a stream before it is told that it may go on."""
+CONNECTION_WINDOW_BYTES: Final = 64 * 1024 * 1024
+DATA_FRAME_BYTES_MAX: Final = 1024 * 1024
+"""Of the content of one frame of a body, which is passed on as it arrives; each costs some CPU."""
+SENT_FRAME_BYTES_MAX: Final = 256 * 1024
+"""Of a frame that is sent, if the client takes so much: others wait behind it."""
+HEADER_BYTES_MAX: Final = 64 * 1024
+"""Of one header block, as it travels and decoded."""
+IDLE_FRAMES_MAX: Final = 10_000
+"""In a row that carry no request: pings, settings, priorities, empty data."""
+RESETS_MAX: Final = 2_000
+"""In a row, without any stream that ended with an answer."""
+OUT_BYTES_MAX: Final = 1024 * 1024
+"""Of bodies that are put into `out` before it is taken."""
+
+
+class ConnectionFault(Exception):
+    """The client broke the rules, or asks too much: say goodbye and close."""
+
+    def __init__(self, why: Why, text: str) -> None:
+        super().__init__(text)
+        self.why = why
+
+
+class Sink(Protocol):
+    """What a connection tells while it receives. Streams are told apart by their numbers."""
+
+    def begun(self, stream: int, head: Any, *, is_ended: bool) -> None:
+        """A request's head has come. `is_ended`: nothing follows."""
+
+    def arrived(self, stream: int, data: memoryview, *, is_ended: bool) -> None:
+        """More of its body; copy what is kept. Say `taken` sooner or later."""
+
+    def was_reset(self, stream: int) -> None:
+        """The client does not want an answer any more."""
+
+    def drained(self, stream: int) -> None:
+        """Everything that was given for this stream has gone into frames."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    send_window: int
+    receive_window: int = STREAM_WINDOW_BYTES
+    untold: int = 0
+    """Taken bytes that the client has not been told of."""
+    is_ended: bool = False
+    """By the client."""
+    end: bytes | None = None
+    """The block of trailers that follows `unsent`."""
+    unsent: deque[memoryview] | None = None
+    unsent_bytes: int = 0
+
+
+class Connection:
+    """`receive` what comes; send what `take_out` gives. `convert`: see hpack.Decoder."""
+
+    def __init__(self, sink: Sink, convert: Callable[[list[Field]], Any]) -> None:
+        self.out: list[bytes | memoryview] = [
+            f.settings(
+                {
+                    f.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
+                    f.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+                    f.MAX_FRAME_SIZE: DATA_FRAME_BYTES_MAX,
+                    f.MAX_HEADER_LIST_SIZE: HEADER_BYTES_MAX,
+                }
+            ),
+            f.window_update(0, CONNECTION_WINDOW_BYTES - f.WINDOW_AT_FIRST),
+        ]
+        self._out_bytes = 0
+        """Of bodies in `out`."""
+        self.is_begun = False
+        """Whether the client has said that it speaks HTTP/2."""
+        self.is_paused = False
+        """By the socket: no data is put into `out`."""
+        self._sink = sink
+        self._decoder = Decoder(convert, HEADER_BYTES_MAX)
+        self._buffer = b""
+        self._streams: dict[int, _Stream] = {}
+        self._last = 0
+        """The highest stream that the client began."""
+        self._is_leaving = False
+        self._block: bytearray | None = None
+        """Of a header block in several frames."""
+        self._block_stream = 0
+        self._block_flags = 0
+        self._send_window = f.WINDOW_AT_FIRST
+        self._their_window = f.WINDOW_AT_FIRST
+        self._frame_bytes_max = f.FRAME_BYTES_MAX
+        """Of what the client takes."""
+        self._rest = 0
+        """Of a frame of a body that is passed on as it arrives."""
+        self._rest_stream = self._rest_flags = 0
+        self._receive_window = CONNECTION_WINDOW_BYTES
+        self._untold = 0
+        self._waiting: dict[int, None] = {}
+        """Streams with something unsent that the socket or the connection's window holds up."""
+        self._idle_frames = 0
+        self._resets = 0
+
+    @property
+    def open_count(self) -> int:
+        """Streams that are not over."""
+        return len(self._streams)
+
+    # --- what comes ------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the client. Raises ConnectionFault."""
+        buffer = self._buffer + data if self._buffer else data
+        position, end = 0, len(buffer)
+        if not self.is_begun:
+            if not f.PREFACE.startswith(buffer[: len(f.PREFACE)]):
+                raise ConnectionFault(Why.PROTOCOL_ERROR, "this port speaks gRPC (HTTP/2)")
+            if end < len(f.PREFACE):
+                self._buffer = buffer
+                return
+            self.is_begun = True
+            position = len(f.PREFACE)
+        view = memoryview(buffer)
+        while position < end:
+            if self._rest:
+                position += self._body(view[position : position + self._rest])
+                continue
+            start = position + f.HEAD_BYTES
+            if start > end:
+                break
+            size = int.from_bytes(buffer[position : position + 3], "big")
+            kind, flags = buffer[position + 3], buffer[position + 4]
+            stream = int.from_bytes(buffer[position + 5 : start], "big") & f.WINDOW_MAX
+            is_body = kind == f.DATA and size > 0 and not flags & f.PADDED and self._block is None
+            if size > (DATA_FRAME_BYTES_MAX if is_body else HEADER_BYTES_MAX):
+                raise ConnectionFault(Why.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
+            if is_body:
+                self._rest, self._rest_stream, self._rest_flags = size, stream, flags
+                position = start
+                continue
+            if end - start < size:
+                break
+            position = start + size
+            self._frame(kind, flags, stream, view[start:position])
+        self._buffer = buffer[position:]
+
+    def _body(self, content: memoryview) -> int:
+        """Part of a frame of a body; how much of it."""
+        size = len(content)
+        self._rest -= size
+        self._data(0 if self._rest else self._rest_flags, self._rest_stream, content)
+        return size
+
+    def _frame(self, kind: int, flags: int, stream: int, content: memoryview) -> None:
+        if self._block is not None and (kind != f.CONTINUATION or stream != self._block_stream):
+            self._fault("a header block was not finished")
+        if kind == f.DATA:
+            self._data(flags, stream, content)
+        elif kind == f.HEADERS:
+            self._headers(flags, stream, content)
+        elif kind == f.WINDOW_UPDATE:
+            self._window_update(stream, content)
+        elif kind == f.RST_STREAM:
+            self._reset(stream, content)
+        elif kind == f.CONTINUATION:
+            self._continuation(flags, content)
+        else:
+            self._idle_frames += 1
+            if self._idle_frames > IDLE_FRAMES_MAX:
+                raise ConnectionFault(Why.ENHANCE_YOUR_CALM, "frames without requests")
+            if kind == f.SETTINGS:
+                self._settings(flags, stream, content)
+            elif kind == f.PING:
+                self._ping(flags, stream, content)
+            elif kind == f.PUSH_PROMISE:
+                self._fault("a client cannot push")
+            # GOAWAY: the client will close; PRIORITY is obsolete; unknown kinds are extensions.
+
+    def _headers(self, flags: int, stream: int, content: memoryview) -> None:
+        content = _unpadded(flags, content)
+        if flags & f.HAS_PRIORITY:
+            if len(content) < 5:
+                self._fault("a priority that is cut off")
+            content = content[5:]
+        if not stream % 2:
+            self._fault(f"a client cannot begin stream {stream}")
+        if flags & f.END_HEADERS:
+            self._whole_block(flags, stream, bytes(content))
+            return
+        self._block = bytearray(content)
+        self._block_stream, self._block_flags = stream, flags
+
+    def _continuation(self, flags: int, content: memoryview) -> None:
+        block = self._block
+        if block is None:
+            self._fault("a header block goes on that was not begun")
+        if not content:
+            self._idle_frames += 1
+            if self._idle_frames > IDLE_FRAMES_MAX:
+                raise ConnectionFault(Why.ENHANCE_YOUR_CALM, "frames without content")
+        block += content
+        if len(block) > HEADER_BYTES_MAX:
+            raise ConnectionFault(Why.ENHANCE_YOUR_CALM, f"headers over {HEADER_BYTES_MAX} bytes")
+        if flags & f.END_HEADERS:
+            self._block = None
+            self._whole_block(self._block_flags, self._block_stream, bytes(block))
+
+    def _whole_block(self, flags: int, stream: int, block: bytes) -> None:
+        try:
+            head = self._decoder.decode(block)
+        except HeaderFault as fault:
+            raise ConnectionFault(Why.COMPRESSION_ERROR, str(fault)) from fault
+        except HeadersTooLarge as fault:
+            raise ConnectionFault(Why.ENHANCE_YOUR_CALM, str(fault)) from fault
+        known = self._streams.get(stream)
+        is_ended = bool(flags & f.END_STREAM)
+        if known is not None:  # trailers, which a request of gRPC may have but does not need
+            if known.is_ended or not is_ended:
+                self._fault("headers in the middle of a stream")
+            known.is_ended = True
+            self._sink.arrived(stream, memoryview(b""), is_ended=True)
+            return
+        if stream <= self._last:
+            return  # it was reset or answered, and the client did not know yet
+        self._last = stream
+        self._idle_frames = 0
+        if self._is_leaving or len(self._streams) >= STREAMS_MAX:
+            self.out.append(f.reset(stream, Why.REFUSED_STREAM))
+            return
+        self._streams[stream] = _Stream(self._their_window, is_ended=is_ended)
+        self._sink.begun(stream, head, is_ended=is_ended)
+
+    def _data(self, flags: int, stream: int, content: memoryview) -> None:
+        size = len(content)
+        self._receive_window -= size
+        if self._receive_window < 0:
+            raise ConnectionFault(Why.FLOW_CONTROL_ERROR, "more data than the connection may have")
+        self._untold += size
+        if self._untold >= CONNECTION_WINDOW_BYTES // 2:
+            self.out.append(f.window_update(0, self._untold))
+            self._receive_window += self._untold
+            self._untold = 0
+        known = self._streams.get(stream)
+        if known is None:
+            if not stream or stream > self._last:
+                self._fault(f"data of stream {stream}, which was not begun")
+            return  # it was reset or answered meanwhile
+        if known.is_ended:
+            raise ConnectionFault(Why.STREAM_CLOSED, "data behind the end of a stream")
+        known.receive_window -= size
+        if known.receive_window < 0:
+            raise ConnectionFault(Why.FLOW_CONTROL_ERROR, "more data than the stream may have")
+        body = _unpadded(flags, content)
+        known.untold += size - len(body)
+        known.is_ended = bool(flags & f.END_STREAM)
+        if size:
+            self._idle_frames = 0
+        elif not known.is_ended:
+            self._idle_frames += 1
+            if self._idle_frames > IDLE_FRAMES_MAX:
+                raise ConnectionFault(Why.ENHANCE_YOUR_CALM, "frames without data")
+        self._sink.arrived(stream, body, is_ended=known.is_ended)
+
+    def _reset(self, stream: int, content: memoryview) -> None:
+        if len(content) != 4:
+            raise ConnectionFault(Why.FRAME_SIZE_ERROR, "a reset of another size than 4")
+        if not stream or stream > self._last:
+            self._fault(f"a reset of stream {stream}, which was not begun")
+        self._resets += 1
+        if self._resets > RESETS_MAX:
+            raise ConnectionFault(Why.ENHANCE_YOUR_CALM, "requests that are only cancelled")
+        if self._streams.pop(stream, None) is not None:
+            self._waiting.pop(stream, None)
+            self._sink.was_reset(stream)
+
+    def _settings(self, flags: int, stream: int, content: memoryview) -> None:
+        if stream:
+            self._fault("settings of a stream")
+        if flags & f.ACK:
+            return
+        if len(content) % 6:
+            raise ConnectionFault(Why.FRAME_SIZE_ERROR, "settings that are cut off")
+        for start in range(0, len(content), 6):
+            key = int.from_bytes(content[start : start + 2], "big")
+            value = int.from_bytes(content[start + 2 : start + 6], "big")
+            if key == f.INITIAL_WINDOW_SIZE:
+                self._new_window(value)
+            elif key == f.MAX_FRAME_SIZE:
+                if not f.FRAME_BYTES_MAX <= value < 2**24:
+                    self._fault(f"frames of {value} bytes")
+                self._frame_bytes_max = min(value, SENT_FRAME_BYTES_MAX)
+        self.out.append(f.frame(f.SETTINGS, f.ACK, 0))
+
+    def _new_window(self, size: int) -> None:
+        if size > f.WINDOW_MAX:
+            raise ConnectionFault(Why.FLOW_CONTROL_ERROR, f"a window of {size} bytes")
+        change = size - self._their_window
+        self._their_window = size
+        for number, stream in tuple(self._streams.items()):
+            stream.send_window += change
+            if stream.send_window > f.WINDOW_MAX:
+                raise ConnectionFault(Why.FLOW_CONTROL_ERROR, "a window that is too large")
+            self._pump(number, stream)
+
+    def _ping(self, flags: int, stream: int, content: memoryview) -> None:
+        if stream or len(content) != 8:
+            raise ConnectionFault(Why.FRAME_SIZE_ERROR, "a ping that is none")
+        if not flags & f.ACK:
+            self.out.append(f.frame(f.PING, f.ACK, 0, bytes(content)))
+
+    def _window_update(self, stream: int, content: memoryview) -> None:
+        if len(content) != 4:
+            raise ConnectionFault(Why.FRAME_SIZE_ERROR, "a window update of another size than 4")
+        size = int.from_bytes(content, "big") & f.WINDOW_MAX
+        if not size:
+            self._fault("a window update of nothing")
+        if not stream:
+            self._send_window += size
+            if self._send_window > f.WINDOW_MAX:
+                raise ConnectionFault(Why.FLOW_CONTROL_ERROR, "a window that is too large")
+            self.pump()
+            return
+        if stream > self._last:
+            self._fault(f"a window of stream {stream}, which was not begun")
+        known = self._streams.get(stream)
+        if known is not None:
+            known.send_window += size
+            if known.send_window > f.WINDOW_MAX:
+                raise ConnectionFault(Why.FLOW_CONTROL_ERROR, "a window that is too large")
+            self._pump(stream, known)
+
+    def _fault(self, text: str) -> NoReturn:
+        raise ConnectionFault(Why.PROTOCOL_ERROR, text)
+
+    # --- what goes -------------------------------------------------------------------------------
+
+    def take_out(self) -> list[bytes | memoryview]:
+        """What is to be sent now. If it was not held up by the socket, ask again."""
+        out, self.out = self.out, []
+        self._out_bytes = 0
+        if self._waiting:
+            self.pump()
+        return out
+
+    @property
+    def _is_held_up(self) -> bool:
+        return self.is_paused or self._out_bytes >= OUT_BYTES_MAX
+
+    def taken(self, stream: int, size: int) -> None:
+        """So many bytes of a stream's body are out of the way: the client may send more."""
+        known = self._streams.get(stream)
+        if known is None or known.is_ended:
+            return
+        known.untold += size
+        if known.untold >= STREAM_WINDOW_BYTES // 2:
+            self.out.append(f.window_update(stream, known.untold))
+            known.receive_window += known.untold
+            known.untold = 0
+
+    def send_head(self, stream: int, block: bytes) -> None:
+        """The head of an answer."""
+        if stream in self._streams:
+            self.out.append(f.frame(f.HEADERS, f.END_HEADERS, stream, block))
+
+    def send(self, stream: int, *parts: bytes) -> int:
+        """Part of a body, as far as the client takes it; the rest waits. How much waits now."""
+        known = self._streams.get(stream)
+        if known is None:
+            return 0
+        size = sum(map(len, parts))
+        if (
+            not known.unsent_bytes
+            and size <= self._frame_bytes_max
+            and size <= known.send_window
+            and size <= self._send_window
+            and not self._is_held_up
+        ):
+            known.send_window -= size
+            self._send_window -= size
+            self._out_bytes += size
+            self.out += (_head(size, f.DATA, 0, stream), *parts)
+            return 0
+        if known.unsent is None:
+            known.unsent = deque()
+        known.unsent.extend(memoryview(part) for part in parts if part)
+        known.unsent_bytes += size
+        self._pump(stream, known)
+        return known.unsent_bytes
+
+    def send_end(self, stream: int, block: bytes) -> None:
+        """The trailers, behind all that was sent: the stream is over. (Or a head that is all.)"""
+        known = self._streams.get(stream)
+        if known is None:
+            return
+        if known.unsent_bytes:
+            known.end = block
+            return
+        self._end(stream, known, block)
+
+    def reset(self, stream: int, why: Why) -> None:
+        """The stream is over without an answer."""
+        if self._streams.pop(stream, None) is not None:
+            self._waiting.pop(stream, None)
+            self.out.append(f.reset(stream, why))
+
+    def leave(self) -> None:
+        """No further streams; those that are open go on."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            self.out.append(f.goaway(self._last, Why.NO_ERROR))
+
+    def goodbye(self, fault: ConnectionFault) -> None:
+        """The last frame of a connection that is closed now."""
+        self.out.append(f.goaway(self._last, fault.why, str(fault).encode()[:200]))
+
+    def ping(self) -> None:
+        """Ask whether the client is there."""
+        self.out.append(f.frame(f.PING, 0, 0, bytes(8)))
+
+    def pump(self) -> None:
+        """Send what waited for the socket or for the connection's window."""
+        for number in tuple(self._waiting):
+            if self._is_held_up or self._send_window <= 0:
+                return
+            del self._waiting[number]
+            self._pump(number, self._streams[number])
+
+    def _pump(self, number: int, stream: _Stream) -> None:
+        unsent = stream.unsent
+        if not stream.unsent_bytes or unsent is None:
+            return
+        while stream.unsent_bytes:
+            room = min(stream.send_window, self._send_window, self._frame_bytes_max)
+            if room <= 0 or self._is_held_up:
+                if stream.send_window > 0:
+                    self._waiting[number] = None
+                return
+            size = min(room, stream.unsent_bytes)
+            self.out.append(_head(size, f.DATA, 0, number))
+            self._take(stream, unsent, size)
+        if stream.end is not None:
+            self._end(number, stream, stream.end)
+        self._sink.drained(number)
+
+    def _take(self, stream: _Stream, unsent: deque[memoryview], size: int) -> None:
+        """Move so many bytes from the stream to `out`."""
+        stream.send_window -= size
+        self._send_window -= size
+        self._out_bytes += size
+        stream.unsent_bytes -= size
+        while size:
+            part = unsent.popleft()
+            if len(part) > size:
+                unsent.appendleft(part[size:])
+                part = part[:size]
+            self.out.append(part)
+            size -= len(part)
+
+    def _end(self, number: int, stream: _Stream, block: bytes) -> None:
+        self.out.append(f.frame(f.HEADERS, f.END_HEADERS | f.END_STREAM, number, block))
+        if not stream.is_ended:
+            # RFC 9113, 8.1: the answer is complete, and the rest of the request not wanted.
+            self.out.append(f.reset(number, Why.NO_ERROR))
+        del self._streams[number]
+        self._waiting.pop(number, None)
+        self._resets = 0
+
+
+def _head(size: int, kind: int, flags: int, stream: int) -> bytes:
+    return (size << 48 | kind << 40 | flags << 32 | stream).to_bytes(f.HEAD_BYTES, "big")
+
+
+def _unpadded(flags: int, content: memoryview) -> memoryview:
+    if not flags & f.PADDED:
+        return content
+    if not content or content[0] >= len(content):
+        raise ConnectionFault(Why.PROTOCOL_ERROR, "more padding than there is")
+    return content[1 : len(content) - content[0]]

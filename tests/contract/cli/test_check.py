@@ -1,0 +1,162 @@
+"""`naiad check`: what a server refuses at start is found without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from naiad.cli.exit_codes import ExitCode
+from naiad.cli.main import main
+from naiad.config.validate import INSTANCES_MAX
+from support.onnx_models import Tensor, write_model
+
+X = 'input { name: "x" data_type: TYPE_FP32 dims: 4 }'
+Y = 'output { name: "y" data_type: TYPE_FP32 dims: 4 }'
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+
+
+def plant(repository: Path, config: str | None, name: str = "m") -> Path:
+    """A model's folder with an empty version 1, whose path is returned."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    if config is not None:
+        (version.parent / "config.pbtxt").write_text(config)
+    return version
+
+
+def add(folder: Path) -> None:
+    nodes = [("Add", ["a", "a"], ["b"])]
+    made = folder / "made"
+    write_model(made, nodes, [Tensor("a", "FP32", [4])], [Tensor("b", "FP32", [4])])
+    (made / "1" / "model.onnx").rename(folder / "model.onnx")
+    shutil.rmtree(made)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ('backend: "foo"', 'backend "foo" is not installed; installed backends: identity, '),
+        ('backend: "../../etc"', 'backend "../../etc" is not installed'),
+        (f'backend: "identity" input {{ name: "x" dims: 4 }} {Y}', "input[0].data_type: no data"),
+        (
+            f'backend: "identity" input {{ name: "x" data_type: TYPE_INVALID dims: 4 }} {Y}',
+            "input[0].data_type: no data",
+        ),
+        (f'backend: "identity" {Y}', "output: identity answers with its inputs"),
+        (
+            f'backend: "identity" input {{ name: "x" data_type: TYPE_INT8 dims: {[1] * 33} }}',
+            "input[0].dims: expected at most 32 dimensions, got 33",
+        ),
+        (
+            f'backend: "identity" {X} {Y} max_batch_size: 8 '
+            f'output {{ name: "z" data_type: TYPE_INT8 dims: 1 reshape {{ shape: {[1] * 32} }} }}',
+            "output[1].reshape.shape: expected at most 31 dimensions beside the batch dimension",
+        ),
+        (
+            f'backend: "identity" {X} {Y} instance_group [ {{ count: {INSTANCES_MAX} }}, {{}} ]',
+            f"instance_group: expected at most {INSTANCES_MAX} instances, got {INSTANCES_MAX + 1}",
+        ),
+    ],
+)
+def test_what_no_server_would_load(
+    tmp_path: Path, config: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(tmp_path, config)
+    assert main(["check", str(tmp_path)]) == ExitCode.FAILED
+    out = capsys.readouterr().out
+    assert said in out
+    assert out.endswith("1 model, 1 with faults\n")
+
+
+def fifo(version: Path) -> None:
+    os.mkfifo(version / "model.py")
+
+
+def cut(version: Path) -> None:
+    add(version)
+    whole = (version / "model.onnx").read_bytes()
+    (version / "model.onnx").write_bytes(whole[:-3])
+
+
+def bytes_in(name: str, content: bytes) -> Callable[[Path], None]:
+    def make(version: Path) -> None:
+        (version / name).write_bytes(content)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "backend", "said"),
+    [
+        (bytes_in("model.onnx", b""), "onnxruntime", "model.onnx' is empty; put"),
+        (bytes_in("model.onnx", LFS), "onnxruntime", "is a pointer of Git LFS, not the model; run"),
+        (bytes_in("model.onnx", b"x" * 5000), "onnxruntime", "is no ONNX model, or only a part"),
+        (bytes_in("model.onnx", bytes(999)), "onnxruntime", "is no ONNX model, or only a part"),
+        (bytes_in("model.onnx", b"\x08\x0a"), "onnxruntime", "is no ONNX model, or only a part"),
+        (cut, "onnxruntime", "is no ONNX model, or only a part"),
+        (lambda version: (version / "model.onnx").mkdir(), "onnxruntime", "is nothing; put the"),
+        (lambda version: (version / "model.py").mkdir(), "python", "model.py' is a directory; put"),
+        (fifo, "python", "model.py is a named pipe"),
+        (bytes_in("model.py", b""), "python", "model.py' is empty"),
+        (bytes_in("model.py", LFS), "python", "is a pointer of Git LFS"),
+    ],
+)
+def test_files_that_cannot_be_a_model(
+    tmp_path: Path,
+    make: Callable[[Path], None],
+    backend: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make(plant(tmp_path, f'backend: "{backend}"'))
+    assert main(["check", "--json", str(tmp_path)]) == ExitCode.FAILED
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    (fault,) = model["faults"]
+    assert said in fault
+
+
+def test_models_are_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(plant(tmp_path, None, "plain"))
+    beside = plant(tmp_path, None, "beside") / "model.onnx"
+    beside.mkdir()
+    add(beside)
+    bytes_in("model.onnx", b"\x18\0\0\0ORTM\0")(plant(tmp_path, None, "ort"))
+    bytes_in("model.py", b"pass")(plant(tmp_path, None, "code"))
+    bytes_in("model.py", b"")(plant(tmp_path, f'backend: "identity" {X} {Y}', "echo"))
+    many = f"backend: 'identity' {X} {Y} instance_group {{ count: {INSTANCES_MAX} }}"
+    plant(tmp_path, many, "many")
+    assert main(["check", str(tmp_path)]) == ExitCode.DONE
+    assert capsys.readouterr().out.endswith("6 models, 0 with faults\n")
+
+
+def test_only_versions_that_would_be_served_are_judged(tmp_path: Path) -> None:
+    bytes_in("model.onnx", b"")(plant(tmp_path, None))
+    (tmp_path / "m" / "2").mkdir()
+    add(tmp_path / "m" / "2")
+    assert main(["check", str(tmp_path)]) == ExitCode.DONE
+
+
+def test_nothing_that_is_shown_moves_the_cursor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(tmp_path, 'backend: "a\\033[31mb" parameters { key: "k" value { string_value: "${" } }')
+    (plant(tmp_path, None, "p\x1b[2J") / "model.py").write_text("pass")
+    assert main(["check", str(tmp_path)]) == ExitCode.FAILED
+    assert main(["check", str(tmp_path / "\x1b[2J")]) == ExitCode.USAGE
+    captured = capsys.readouterr()
+    assert "\x1b" not in captured.out + captured.err
+    assert r"a\x1b[31mb" in captured.out
+
+
+def test_the_folder_of_one_model_is_told_from_a_repository(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(plant(tmp_path, None))
+    assert main(["check", str(tmp_path / "m")]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert f"give its parent '{tmp_path}' (to serve this one alone: `naiad serve --cont" in said
