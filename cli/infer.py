@@ -17,6 +17,7 @@ from naiad.cli.seconds import Seconds
 from naiad.cli.server_options import server_options
 from naiad.cli.tables import table
 from naiad.client import Client, InferResult
+from naiad.protocol.checks import INT64_MAX
 from naiad.protocol.errors import Code, NaiadError
 
 Json = dict[str, Any]
@@ -39,7 +40,9 @@ VALUE_CHARS_MAX: Final = 60
     help="JSON, text, or @file (.npy, .json, otherwise raw bytes); repeatable.",
 )
 @click.option("--output", "wanted", multiple=True, metavar="NAME", help="Only these; repeatable.")
-@click.option("--version", type=click.IntRange(min=0), default=None, help="Default: the newest.")
+@click.option(
+    "--version", type=click.IntRange(0, INT64_MAX), default=None, help="Default: the newest."
+)
 @click.option("--timeout", type=Seconds(0.001), default=None, help="In seconds.")
 @click.option(
     "--parameter", "parameters", multiple=True, metavar="KEY=VALUE", help="For the model."
@@ -127,7 +130,7 @@ def _parameter(argument: str) -> tuple[str, str | int | float | bool]:
     key, text = inputs.split(argument)
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return key, text
     return key, value if isinstance(value, str | int | float | bool) else text
 

@@ -75,7 +75,7 @@ def _matches(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 def _from_text(name: str, text: str, datatype: str) -> Array:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if datatype == "BYTES":
             return _strings([text])
         raise _wrong(

@@ -108,6 +108,9 @@ def _run(arguments: list[str] | None) -> int:
         return _show(fault)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+    except MemoryError as fault:
+        streams.complain(f"not enough memory: {fault}")
+        return ExitCode.FAILED
     return code if isinstance(code, int) else ExitCode.DONE
 
 

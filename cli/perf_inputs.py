@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from naiad.client.arguments import inputs_of, tail_of
 from naiad.client.memory import SHARED_BYTES_MIN
 from naiad.client.requests import checked
 from naiad.client.tensors import to_bfloat16
+from naiad.protocol.checks import RANK_MAX
 from naiad.protocol.datatypes import NUMPY_NAME
 from naiad.protocol.messages import OutputRequest, Place
 
@@ -22,6 +24,8 @@ Array = npt.NDArray[Any]
 
 STRING_CHARS: Final = 8
 INTEGER_MAX: Final = 100
+ELEMENTS_MAX: Final = 2**31
+"""Of one input; what memory there is decides below that."""
 _ALIGNMENT: Final = 64
 
 
@@ -32,6 +36,12 @@ def random_inputs(metadata: Json, shapes: dict[str, tuple[int, ...]]) -> dict[st
     for tensor in metadata["inputs"]:
         name, datatype = tensor["name"], tensor["datatype"]
         shape = shapes.pop(name, tuple(max(1, dim) if dim < 0 else dim for dim in tensor["shape"]))
+        if len(shape) > RANK_MAX or math.prod(shape) > ELEMENTS_MAX:
+            raise CommandFailed(
+                f"input {name}: shape {list(shape)!s:.200} is too large to make up; expected at "
+                f"most {RANK_MAX} dimensions and {ELEMENTS_MAX} elements, see --shape",
+                ExitCode.USAGE,
+            )
         inputs[name] = _random_array(generator, datatype, shape)
     if shapes:
         known = ", ".join(inputs)

@@ -59,18 +59,13 @@ def prepare(run_dir: str) -> bool:
     fault = path_fault(run_dir)
     if fault is not None:
         raise CommandFailed(fault, ExitCode.RUN_DIR)
+    _require_parent(run_dir)
     try:
         is_new = not os.path.lexists(run_dir)
         if is_new:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(run_dir, MODE)
         found = os.stat(run_dir)
-    except FileNotFoundError as error:
-        raise CommandFailed(
-            f"cannot create run directory {run_dir}: there is no {os.path.dirname(run_dir)}; "
-            "create that first, or choose another --run-dir",
-            ExitCode.RUN_DIR,
-        ) from error
     except OSError as error:
         raise CommandFailed(
             f"cannot use run directory {run_dir}: {error.strerror}; choose another --run-dir",
@@ -98,6 +93,20 @@ def prepare(run_dir: str) -> bool:
             f"run directory {run_dir} cannot be written; choose another --run-dir", ExitCode.RUN_DIR
         )
     return is_new
+
+
+def _require_parent(run_dir: str) -> None:
+    parent = os.path.dirname(run_dir)
+    try:
+        os.stat(parent)
+    except FileNotFoundError as error:
+        raise CommandFailed(
+            f"cannot create run directory {run_dir}: there is no {parent}; create that first, or "
+            "choose another --run-dir",
+            ExitCode.RUN_DIR,
+        ) from error
+    except OSError:  # said by who creates the directory in it
+        return
 
 
 def lock(run_dir: str) -> int:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
+from naiad.config.settings import SECONDS_MAX
 from naiad.protocol.endpoints import Endpoints
 from naiad.worker.backends.registry import find_backend, importable_backends
 from naiad.worker.exception_text import described
@@ -95,11 +96,15 @@ def _parser() -> argparse.ArgumentParser:
         help="SIGKILL when the starting process dies, and no reaction to Ctrl-C",
     )
     parser.add_argument(
-        "--grace", type=float, default=TERM_GRACE_S, metavar="SECONDS", help="time to drain on TERM"
+        "--grace",
+        type=_seconds,
+        default=TERM_GRACE_S,
+        metavar="SECONDS",
+        help="time to drain on TERM",
     )
     parser.add_argument(
         "--absence-max",
-        type=float,
+        type=_seconds,
         default=BROKER_ABSENCE_MAX_S,
         metavar="SECONDS",
         help="how long to wait for a broker that is away",
@@ -119,6 +124,15 @@ def _device(text: str) -> str:
     if text != "cpu" and not re.fullmatch(r"gpu:.{1,64}", text):
         raise argparse.ArgumentTypeError(f"expected cpu or gpu:<uuid>, got {text!r}")
     return text
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= SECONDS_MAX:  # also not a number
+        raise argparse.ArgumentTypeError(
+            f"expected seconds, 0 to {SECONDS_MAX:.0f} (a year), got {text!r:.80}"
+        )
+    return seconds
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -78,6 +78,13 @@ def test_random_inputs_fit_the_model(datatype: str) -> None:
     np.testing.assert_array_equal(first, again)
 
 
+@pytest.mark.parametrize("shape", [(10**14,), (10**22, 16), (2,) * 33])
+def test_inputs_that_fit_nowhere_are_refused(shape: tuple[int, ...]) -> None:
+    metadata = {"name": "m", "inputs": [{"name": "x", "datatype": "BYTES", "shape": [-1]}]}
+    with pytest.raises(CommandFailed, match="too large to make up"):
+        random_inputs(metadata, {"x": shape})
+
+
 class BrokenOff:
     """A client whose user presses Ctrl-C, and whose end completes what is unanswered."""
 

@@ -96,3 +96,8 @@ def test_not_every_npy_is_an_array(tmp_path: Path) -> None:
         assert f"{bad} is not an array of numbers or strings" in failure.value.message
         assert "pickle" not in failure.value.message
     assert inputs.array("x", f"@{good}", "FP32", (-1,)).tolist() == [0, 1, 2]
+
+
+def test_lists_without_end_are_no_input() -> None:
+    with pytest.raises(CommandFailed, match="expected a number or a JSON list"):
+        inputs.array("x", "[" * 100_000, "FP32", (-1,))

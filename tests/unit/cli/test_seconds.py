@@ -10,6 +10,7 @@ import pytest
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.main import main
 from naiad.config.settings import SECONDS_MAX, SPARES_MAX, Settings
+from naiad.worker.__main__ import main as worker
 
 SECONDS = [
     ["serve", ".", "--drain-seconds"],
@@ -42,6 +43,23 @@ def test_every_time_of_the_settings_has_a_bound(value: str) -> None:
         assert fault.startswith(f"{name}: expected ")
         given[name] = SECONDS_MAX
         assert Settings(run_dir="/r", **given).faults() == []
+
+
+@pytest.mark.parametrize("option", ["--grace", "--absence-max"])
+@pytest.mark.parametrize("value", ["nan", "inf", "1e300", "-1", "soon"])
+def test_a_worker_takes_no_such_number_either(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        worker(["--run-dir", "/nowhere", "--slot", "cpu-0", f"{option}={value}"])
+    assert end.value.code == ExitCode.USAGE
+    assert f"argument {option}: " in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("version", ["-1", "9223372036854775808", "9" * 30, "1.0"])
+def test_no_version(version: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["infer", "m", "--version", version]) == ExitCode.USAGE
+    assert "Invalid value for '--version'" in capsys.readouterr().err
 
 
 def test_spares_have_a_bound() -> None:
