@@ -50,7 +50,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         "--http-address",
         default=HTTP_ADDRESS,
         metavar="ADDRESS",
-        help=f"0.0.0.0 for all, or unix:PATH; default: {HTTP_ADDRESS}.",
+        help=f"Or 0.0.0.0, unix:PATH; default: {HTTP_ADDRESS}.",
     ),
     click.option(
         "--grpc-port",

@@ -25,7 +25,7 @@ def options(command: F) -> F:
     address = click.option(
         "--metrics-address",
         metavar="ADDRESS",
-        help="Default: that of --http-address.",
+        hidden=True,  # rarely wanted, and --help is to fit a screen; in docs/metrics.md
     )
     port = click.option(
         "--metrics-port",
