@@ -91,8 +91,8 @@ class Client:
         else:
             no_more_than_prepared(inputs, outputs, options)
         future: Future[InferResult] = Future(self._blocking)
-        self._blocking.submit(future, model)
         try:
+            self._blocking.submit(future, model)
             return future.result()
         finally:
             if future.state is PENDING:  # KeyboardInterrupt: nobody waits any more
@@ -246,8 +246,8 @@ class Client:
 
     def _ask(self, ask: Ask, timeout_s: float) -> Any:
         future: Future[Any] = Future(self._blocking, is_call=True)
-        self._blocking.call(future, ask, timeout_s)
         try:
+            self._blocking.call(future, ask, timeout_s)
             return future.result()
         finally:
             if future.state is PENDING:

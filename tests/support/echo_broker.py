@@ -52,7 +52,7 @@ QUERIES: dict[str, Callable[[str], Any]] = {
     },
     "statistics": lambda model: {"model_stats": [{"inference_stats": NO_TIME}]},
 }
-SEGMENT_BYTES = 1 << 22
+SEGMENT_BYTES = 1 << 26
 SIGNAL_MS = 100
 """A signal that comes just before a blocking receive is acted on when that times out."""
 
@@ -336,6 +336,8 @@ def nurse() -> None:
                 serve(json.loads(line))
             except SystemExit:
                 pass
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
             finally:
                 os._exit(0)
 

@@ -15,6 +15,19 @@ from support.clients import PATIENCE_S, Broker
 from support.interruptions import Interrupter
 
 X = {"x": np.arange(4, dtype=np.int32)}
+LARGE = {"x": np.arange(9_000)}
+ACTIONS: dict[str, Callable[[Client], Any]] = {
+    "call": lambda client: client.live(),
+    "share": lambda client: client.infer("echo", LARGE),
+    "borrow": lambda client: client.infer("lease", X)["x"].sum(),
+    "submit": lambda client: client.submit("echo", X, callback=lambda _: None).result(PATIENCE_S),
+    "drive": lambda client: (client.submit("echo", X), client.drive(PATIENCE_S)),
+    "cancel": lambda client: client.submit("silent", X).cancel(),
+    "allocate": lambda client: client.region(100_000),
+    "time": lambda client: client.infer("echo", X, timeout_us=10**7),
+    "reconnect": lambda client: (client.call(Operation("hang_up")), client.infer("echo", X)),
+    "restart": lambda client: (client.call(Operation("restart")), client.infer("echo", LARGE)),
+}
 STEPS_MAX = 3000
 
 pytestmark = pytest.mark.filterwarnings(
@@ -89,3 +102,25 @@ def test_other_threads_go_on(broker: Broker) -> None:
             return interrupter.where
 
         assert interrupted_everywhere(attempt, stride=5) > 50
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_anything_else(broker: Broker, action: str) -> None:
+    act = ACTIONS[action]
+    with Client(broker.run_dir) as client:
+        client.infer("echo", LARGE)
+
+        def attempt(step: int) -> str:
+            interrupter = Interrupter(step)
+            interrupter.call(lambda: act(client))
+            try:
+                answers_rightly(client, step)
+                np.testing.assert_array_equal(client.infer("echo", LARGE)["x"], LARGE["x"])
+            except Exception as fault:
+                raise AssertionError(f"after {interrupter.where}: {fault!r}") from fault
+            return interrupter.where
+
+        interrupted_everywhere(attempt, stride=13)
+        client._blocking.driver.session.requests.check_invariants()
+        seen = client.call(Operation("seen"))
+        assert [one for one in seen if one[0] == "stray"] == []
