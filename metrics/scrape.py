@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from naiad.metrics import families as f
 from naiad.metrics import host, samples
+from naiad.metrics.broker_process import BrokerProcess
 from naiad.metrics.page import Page, labels_of
 from naiad.metrics.saturation import Saturation
 from naiad.protocol.errors import Code, Unavailable
@@ -39,6 +40,7 @@ class Scraper:
         self._incarnation = 0
         self._saturation = Saturation()
         self._processors = host.Processors()
+        self._broker_process = BrokerProcess()
 
     def page(self) -> bytes:
         """The page as of now, or as of a scrape that is under way. Raises NaiadError."""
@@ -76,7 +78,7 @@ class Scraper:
             samples.add_instances(page, row, processes)
         self._add_machine(page, server)
         page.add(f.SCRAPE_SECONDS, "", round(asked_seconds, 6))
-        return page.text()
+        return page.text() + self._broker_process.text(server["pid"])
 
     def _counters(self, end: float) -> tuple[Json, list[Json]]:
         """The server's own figures, and those of all its models."""

@@ -45,6 +45,7 @@ def test_all_pieces_make_one_page() -> None:
     assert total(found, "nv_inference_request_success") == 1
     assert total(found, "nv_inference_request_success", model="c", version="1") == 1
     assert total(found, "naiad_broker_resident_bytes") > 1e6
+    assert total(found, "naiad_broker_process_open_fds") > 0
     assert total(found, "nv_cpu_memory_total_bytes") > total(found, "nv_cpu_memory_used_bytes") > 0
     assert 0 <= total(found, "nv_cpu_utilization") <= 1
 
