@@ -17,6 +17,7 @@ import click
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
+from naiad.cli.seconds import Seconds
 from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening
 
 HTTP_PORT: Final = 8000
@@ -101,7 +102,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     ),
     click.option(
         "--grace-seconds",
-        type=click.FloatRange(min=0),
+        type=Seconds(0),
         default=0.0,
         help="To serve on after Ctrl-C, not ready.",
     ),

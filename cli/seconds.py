@@ -6,18 +6,16 @@ import math
 from typing import Any
 
 import click
+from click.types import FloatParamType
 
 from naiad.config.settings import SECONDS_MAX
 
 
-class Seconds(click.FloatRange):
+class Seconds(FloatParamType):
     """A number from `least` (or more than zero, where it is None) to SECONDS_MAX."""
 
-    name = "seconds"
-
     def __init__(self, least: float | None = None) -> None:
-        super().__init__(min=least or 0, max=int(SECONDS_MAX), min_open=least is None)
-        self._least = "more than 0" if least is None else f"{least:g}"
+        self._least = least
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -26,10 +24,11 @@ class Seconds(click.FloatRange):
             seconds = float(super().convert(value, param, ctx))
         except click.BadParameter:
             seconds = math.nan
-        if math.isnan(seconds):  # neither below nor above anything, so the range lets it pass
+        is_enough = seconds > 0 if self._least is None else seconds >= self._least
+        if not is_enough or not seconds <= SECONDS_MAX:  # also not a number
+            least = "more than 0" if self._least is None else f"{self._least:g}"
             self.fail(
-                f"expected seconds, {self._least} to {SECONDS_MAX:.0f} (a year), "
-                f"got {str(value)!r:.80}",
+                f"expected seconds, {least} to {SECONDS_MAX:.0f} (a year), got {str(value)!r:.80}",
                 param,
                 ctx,
             )

@@ -72,6 +72,14 @@ def default_run_dir(
     return f"{base}/naiad-{uid}-{name}"
 
 
+def seconds(text: str) -> float:
+    """A time on a command line, 0 to SECONDS_MAX; ValueError for any other text."""
+    value = float(text)
+    if not 0 <= value <= SECONDS_MAX:  # also not a number
+        raise ValueError(f"expected 0 to {SECONDS_MAX:.0f} seconds, got {text!r:.80}")
+    return value
+
+
 def server_name_fault(name: str) -> str | None:
     """Why a server cannot be called this, or None: the name is part of the names of files."""
     if not name.strip():

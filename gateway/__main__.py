@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from naiad.client.aio import AsyncClient
 from naiad.config.listening import ListenFailed, listening
+from naiad.config.settings import seconds
 from naiad.gateway.http_app import Access, HttpApp
 from naiad.gateway.http_server import HttpServer
 from naiad.gateway.limits import Limits
@@ -77,8 +78,8 @@ def parser() -> argparse.ArgumentParser:
     option("--grpc-server-cert", metavar="PEM")
     option("--grpc-server-key", metavar="PEM")
     option("--grpc-root-cert", metavar="PEM", help="who may sign clients' certificates")
-    option("--grace-seconds", type=float, default=0.0, help="serve on after SIGTERM, not ready")
-    option("--drain-seconds", type=float, default=30.0, help="then for what is under way")
+    option("--grace-seconds", type=seconds, default=0.0, help="serve on after SIGTERM, not ready")
+    option("--drain-seconds", type=seconds, default=30.0, help="then for what is under way")
     return out
 
 
@@ -108,8 +109,8 @@ async def serve(options: argparse.Namespace, ports: Ports) -> ExitCode:
     gc.collect()
     gc.freeze()  # what is there now stays: no collection need look at it again
     await asked.wait()
-    seconds = (options.grace_seconds, options.drain_seconds)
-    draining = asyncio.gather(server.drain(*seconds), *(one.drain(*seconds) for one in grpc))
+    times = (options.grace_seconds, options.drain_seconds)
+    draining = asyncio.gather(server.drain(*times), *(one.drain(*times) for one in grpc))
     interrupted = asyncio.ensure_future(again.wait())
     await asyncio.wait((draining, interrupted), return_when=asyncio.FIRST_COMPLETED)
     code = ExitCode.INTERRUPTED

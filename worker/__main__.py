@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from naiad.config.settings import SECONDS_MAX
+from naiad.config.settings import seconds
 from naiad.protocol.endpoints import Endpoints
 from naiad.worker.backends.registry import find_backend, importable_backends
 from naiad.worker.exception_text import described
@@ -97,14 +97,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--grace",
-        type=_seconds,
+        type=seconds,
         default=TERM_GRACE_S,
         metavar="SECONDS",
         help="time to drain on TERM",
     )
     parser.add_argument(
         "--absence-max",
-        type=_seconds,
+        type=seconds,
         default=BROKER_ABSENCE_MAX_S,
         metavar="SECONDS",
         help="how long to wait for a broker that is away",
@@ -124,15 +124,6 @@ def _device(text: str) -> str:
     if text != "cpu" and not re.fullmatch(r"gpu:.{1,64}", text):
         raise argparse.ArgumentTypeError(f"expected cpu or gpu:<uuid>, got {text!r}")
     return text
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds <= SECONDS_MAX:  # also not a number
-        raise argparse.ArgumentTypeError(
-            f"expected seconds, 0 to {SECONDS_MAX:.0f} (a year), got {text!r:.80}"
-        )
-    return seconds
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from naiad.worker.__main__ import main as worker
 SECONDS = [
     ["serve", ".", "--drain-seconds"],
     ["serve", ".", "--scan-timeout-seconds"],
+    ["serve", ".", "--grace-seconds"],
     ["perf", "-m", "m", "--duration"],
     ["infer", "m", "--timeout"],
 ]
