@@ -1,9 +1,8 @@
 """The process behind `naiad serve`: starts its processes, watches and ends them.
 
 One thread, one selector: pidfds, pipes, the self-pipe of signals, the link to the broker. Owns the
-child processes (broker, worker slots, gateways, metrics), and the sockets that some listen on, so
-that a killed one loses no connection that it had not accepted; knows nothing of requests or models
-beyond what it shows at the start.
+broker and the worker slots, has gateways and metrics run by `doors`, and what children write logged
+by `watch`; knows nothing of requests or models beyond what it shows at the start.
 
 The order of a shutdown, at the first SIGTERM or SIGINT:
  1. The broker gets SIGTERM: it says not ready, takes nothing new, finishes what is there, tells the
@@ -29,12 +28,14 @@ from typing import Final
 
 from naiad.cli.broker_link import BrokerLink
 from naiad.cli.children import Child, describe_status, has_executed
+from naiad.cli.doors import GATEWAY, METRICS, Doors
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.log import LogWriter
 from naiad.cli.plan import Plan
 from naiad.cli.signals import SignalPipe
 from naiad.cli.slots import EARLY_DEATH_NS, NS, BackOff, SlotTable, Start
 from naiad.cli.startup import Startup, Status
+from naiad.cli.watch import Watch, last_words
 from naiad.protocol import messages as m
 from naiad.protocol.endpoints import Endpoints
 from naiad.protocol.errors import ProtocolError
@@ -43,13 +44,10 @@ BROKER_EARLY_DEATHS_MAX: Final = 6
 """In a row; with the back-off between them this is about two seconds of trying."""
 KILLED_SECONDS_MAX: Final = 5.0
 """After SIGKILL. A process in an uninterruptible wait cannot be ended: say so and leave it."""
-READS_PER_TURN_MAX: Final = 16
 LEFT_SECONDS_MAX: Final = 2.0
 """For workers when the broker has drained and exited: it did not know them, they have no work."""
 MARGIN_SECONDS: Final = 2.0
 """For the broker to say itself what it could not finish, before it is killed."""
-GATEWAY: Final = "gateway"
-METRICS: Final = "metrics"
 BROKER_DRAIN_TIMED_OUT: Final = 1
 """The exit code with which a broker says that work was left (naiad.broker.__main__.ExitCode)."""
 
@@ -89,10 +87,14 @@ class Supervisor:
         self._broker_has_served = False
         self._workers: dict[str, Child] = {}
         self._slots = SlotTable()
-        self._gateways: dict[str, Child] = {}
-        self._gateway_slots = SlotTable()
-        self._gateway_slots.want(GATEWAY, plan.gateways_count, ())
-        self._gateway_slots.want(METRICS, int(bool(plan.metrics_descriptors)), ())
+        self._watch = Watch(self._selector, log)
+        self._doors = Doors(
+            plan,
+            log,
+            self._watch,
+            is_serving=lambda: self._phase is Phase.SERVING,
+            is_draining=lambda: self._phase is Phase.DRAINING,
+        )
         self._deadline_ns: int | None = None
         """Of the drain, then of the killing."""
         self._broker_stop_ns: int | None = None
@@ -135,8 +137,7 @@ class Supervisor:
                 self._start_broker()
             for start in self._slots.due(now_ns):
                 self._start_worker(start)
-            for start in self._gateway_slots.due(now_ns):
-                self._start_gateway(start.slot, start.device)
+            self._doors.start_due(now_ns)
             status = self._startup.step(now_ns)
             if status is not None:
                 self._settled(status)
@@ -152,7 +153,7 @@ class Supervisor:
             due = [self._deadline_ns, self._broker_stop_ns]
         else:
             due = [self._broker_start_ns, self._startup.next_ns]
-            due += [self._slots.deadline_ns(), self._gateway_slots.deadline_ns()]
+            due += [self._slots.deadline_ns(), self._doors.deadline_ns]
         known = [moment for moment in due if moment is not None]
         if not known:
             return None
@@ -160,7 +161,7 @@ class Supervisor:
 
     def _children(self) -> list[Child]:
         broker = [self._broker] if self._broker else []
-        return [*broker, *self._workers.values(), *self._gateways.values()]
+        return [*broker, *self._workers.values(), *self._doors.all()]
 
     def _nothing(self) -> None:
         """The descriptor's messages are read in every turn."""
@@ -175,7 +176,7 @@ class Supervisor:
         except OSError as error:
             self._fail(ExitCode.BROKER_FAILED, f"the broker could not be started: {error}")
             return
-        self._watch(self._broker, self._broker_exited)
+        self._watch.add(self._broker, self._broker_exited)
         if not self._is_announced:
             self._startup.start(time.monotonic_ns())
 
@@ -191,35 +192,8 @@ class Supervisor:
             self._log.event(f"cannot start {start.slot}: {error}; next try in {delay_ns / NS:g} s")
             return
         self._workers[start.slot] = child
-        self._watch(child, lambda: self._worker_exited(child))
+        self._watch.add(child, lambda: self._worker_exited(child))
         self._link.send(m.Spawned(child.name, child.pid))
-
-    def _start_gateway(self, name: str, kind: str) -> None:
-        """A gateway, or the metrics process."""
-        plan = self._plan
-        arguments = ["--run-dir", plan.run_dir, "--name", name]
-        if kind == METRICS:
-            module, descriptors = plan.metrics_module, plan.metrics_descriptors
-        else:
-            module, descriptors = plan.gateway_module, plan.gateway_descriptors
-            arguments += plan.gateway_arguments
-        inherited: list[int] = []
-        for option, numbers in descriptors.items():
-            inherited += numbers
-            arguments += [f"{option}={number}" for number in numbers]
-        try:
-            child = Child.start(name, module, arguments, inherited)
-        except OSError as error:
-            delay_ns = self._gateway_slots.exited(name, time.monotonic_ns(), is_early=True)
-            self._log.event(f"cannot start {name}: {error}; next try in {delay_ns / NS:g} s")
-            return
-        self._gateways[name] = child
-        self._watch(child, lambda: self._gateway_exited(child))
-
-    def _watch(self, child: Child, on_exit: Callable[[], None]) -> None:
-        read = selectors.EVENT_READ
-        self._selector.register(child.output_fd, read, lambda: self._read_output(child))
-        self._selector.register(child.pidfd, read, on_exit)
 
     def _settled(self, status: Status) -> None:
         self._is_announced = True
@@ -228,40 +202,11 @@ class Supervisor:
             self._code = code
             self._drain()
 
-    # --- Children's words and ends -------------------------------------------------------------
-
-    def _read_output(self, child: Child) -> None:
-        content = child.read()
-        if content is None:
-            return
-        if content:
-            self._write(child.output.feed(content, time.monotonic_ns()))
-        else:  # it closed its output, which is not its end: stop listening
-            self._selector.unregister(child.output_fd)
-
-    def _write(self, lines: list[str]) -> None:
-        for line in lines:
-            self._log.write(line)
-
-    def _ended(self, child: Child) -> int:
-        """Take a dead child out of everything; its status."""
-        status = child.reap()
-        now_ns = time.monotonic_ns()
-        for _ in range(READS_PER_TURN_MAX):  # the last words; they are often the reason
-            content = child.read()
-            if not content:
-                break
-            self._write(child.output.feed(content, now_ns))
-        self._write(child.output.close(now_ns))
-        for descriptor in (child.pidfd, child.output_fd):
-            if descriptor in self._selector.get_map():
-                self._selector.unregister(descriptor)
-        child.close()
-        return status
+    # --- Children's ends -----------------------------------------------------------------------
 
     def _worker_exited(self, child: Child) -> None:
         del self._workers[child.name]
-        status = self._ended(child)
+        status = self._watch.ended(child)
         self._link.send(m.Exited(child.name, child.pid, status))
         now_ns = time.monotonic_ns()
         is_early = (
@@ -274,27 +219,14 @@ class Supervisor:
             again = f"; next start in {delay_ns / NS:g} s" if delay_ns else ""
             self._log.event(f"{child.name}[{child.pid}] ended: {describe_status(status)}{again}")
 
-    def _gateway_exited(self, child: Child) -> None:
-        del self._gateways[child.name]
-        status = self._ended(child)
-        now_ns = time.monotonic_ns()
-        is_early = now_ns - child.started_ns < EARLY_DEATH_NS
-        delay_ns = self._gateway_slots.exited(child.name, now_ns, is_early=is_early)
-        reason = f"{child.name}[{child.pid}] ended: {describe_status(status)}{_last_words(child)}"
-        if self._phase is Phase.SERVING:
-            again = f"next start in {delay_ns / NS:g} s" if delay_ns else "restarting it"
-            self._log.event(f"{reason}; {again}")
-        elif status and self._phase is Phase.DRAINING and status != -signal.SIGTERM:
-            self._log.event(reason)
-
     def _broker_exited(self) -> None:
         child = self._broker
         assert child is not None
         self._broker = None
         self._broker_stop_ns = None
-        status = self._ended(child)
+        status = self._watch.ended(child)
         now_ns = time.monotonic_ns()
-        reason = f"{describe_status(status)}{_last_words(child)}"
+        reason = f"{describe_status(status)}{last_words(child)}"
         if self._phase is not Phase.SERVING:
             if status == 0 and self._phase is Phase.DRAINING:
                 self._is_drained = True
@@ -374,7 +306,7 @@ class Supervisor:
     def _drain(self) -> None:
         self._phase = Phase.DRAINING
         self._startup.close()
-        gateways = [one for one in self._gateways.values() if not _is_metrics(one)]
+        gateways = self._doors.of(GATEWAY)
         grace_seconds = self._plan.grace_seconds if gateways else 0.0
         seconds = grace_seconds + self._plan.drain_seconds + MARGIN_SECONDS
         now_ns = time.monotonic_ns()
@@ -418,14 +350,5 @@ class Supervisor:
 
     def _signal_rest(self, number: signal.Signals) -> None:
         """Who has nothing to do without a broker; gateways were told before."""
-        metrics = (one for one in self._gateways.values() if _is_metrics(one))
-        for child in (*self._workers.values(), *metrics):
+        for child in (*self._workers.values(), *self._doors.of(METRICS)):
             child.signal(number)
-
-
-def _last_words(child: Child) -> str:
-    return f" ({child.output.last_line})" if child.output.last_line else ""
-
-
-def _is_metrics(child: Child) -> bool:
-    return child.name.startswith(METRICS)
