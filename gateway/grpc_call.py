@@ -7,6 +7,7 @@ task. When the call is over, for whatever reason, none of these is left.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
@@ -51,7 +52,7 @@ class Door(Protocol):
         """The call has ended."""
 
 
-class Call:
+class Call(ABC):
     """A call; the base of its three kinds, which say what `begin` does with its messages."""
 
     def __init__(self, door: Door, stream: int, head: Head, caller: Caller, name: str) -> None:
@@ -92,11 +93,13 @@ class Call:
         except NaiadError as fault:
             self.fail(fault)
 
+    @abstractmethod
     def _message(self, is_compressed: bool, content: bytes) -> None:
-        raise NotImplementedError
+        """A whole message came."""
 
+    @abstractmethod
     def _ended(self) -> None:
-        raise NotImplementedError
+        """The client will send nothing more."""
 
     def cancel(self) -> None:
         """The client does not want it any more, or is gone."""
@@ -155,9 +158,9 @@ class Call:
         self._held_bytes -= size
         self._door.plane.budget.give(size)
 
+    @abstractmethod
     def _stop(self) -> None:
         """End the call's work."""
-        raise NotImplementedError
 
     async def _plain(self, is_compressed: bool, content: bytes) -> bytes:
         """A message's content. Raises MessageFault."""
