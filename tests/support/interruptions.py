@@ -44,6 +44,7 @@ class Interrupter:
         name = frame.f_globals.get("__name__", "")
         if not name.startswith("naiad.client") or frame.f_code.co_name == "__del__":
             return None  # exceptions in __del__ go nowhere
+        frame.f_trace = self._step  # before the next line, which asks it from Python 3.13 on
         frame.f_trace_opcodes = True
         return self._step
 
