@@ -62,6 +62,11 @@ class RepositoryHelper:
         """Answers to questions that no helper could be started for; the loop takes them."""
 
     @property
+    def pid(self) -> int:
+        """Of the helper that is asked now; -1 while nothing runs."""
+        return -1 if self._process is None else self._process.pid
+
+    @property
     def descriptor(self) -> int:
         """Readable when an answer (or the end) is there; -1 while nothing runs."""
         process = self._process

@@ -7,7 +7,6 @@ from pathlib import Path
 import psutil
 
 from naiad.broker.repository import RepositoryHelper
-from support.waiting import wait_until
 
 MODULE = "naiad.config.helper"
 LIMIT_SECONDS = 60.0
@@ -15,15 +14,6 @@ LIMIT_SECONDS = 60.0
 
 def helper_of(repository: Path, limit_seconds: float = LIMIT_SECONDS) -> RepositoryHelper:
     return RepositoryHelper((str(repository),), {}, limit_seconds=limit_seconds)
-
-
-def helper_pid() -> int:
-    """The one helper that this process has started and that lives.
-
-    On a busy machine it is there a moment before the system shows its command line.
-    """
-    wait_until(lambda: len(helper_pids()) == 1, "the one helper")
-    return helper_pids()[0]
 
 
 def helper_pids(broker: int | None = None) -> list[int]:

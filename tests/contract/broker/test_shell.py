@@ -25,7 +25,7 @@ from naiad.broker.state import RunDirectoryBusy, StateFile
 from naiad.broker.timer import Timer
 from naiad.broker.transport import Received, Transport, peer_of
 from naiad.protocol.endpoints import Endpoints
-from support.helper_process import helper_of, helper_pid
+from support.helper_process import helper_of
 
 DEADLINE_S = 10.0
 
@@ -373,7 +373,7 @@ def test_the_helper_scans_rests_and_is_started_again(tmp_path: Path) -> None:
 def test_a_helper_that_is_killed_answers_all_the_same(tmp_path: Path) -> None:
     helper = helper_of(tmp_path)
     helper.ask(ScanRepository(1, None, None))
-    os.kill(helper_pid(), signal.SIGKILL)
+    os.kill(helper.pid, signal.SIGKILL)
     token, fault = wait_for_answers(helper)[0]
     assert token == 1
     assert fault is not None
