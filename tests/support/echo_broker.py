@@ -75,6 +75,7 @@ class EchoBroker:
         self.routes: dict[bytes, bytes] = {}
         self.seen: list[Any] = []
         self.segment: Segment | None = None
+        self.is_stopped = False
         self.fate = ""
         """What happens when the next message arrives."""
         self.bind()
@@ -88,7 +89,7 @@ class EchoBroker:
 
     def run(self) -> None:
         print("ready", os.getpid(), flush=True)
-        while True:
+        while not self.is_stopped:
             try:
                 routing, header, *frames = self.socket.recv_multipart()
             except zmq.Again:
@@ -316,8 +317,13 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
 
 def serve(arguments: list[str]) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     broker = EchoBroker(parsed(arguments))
+
+    def stop(*_: object) -> None:
+        # Not by an exception: raised inside a finalizer it would be lost.
+        broker.is_stopped = True
+
+    signal.signal(signal.SIGTERM, stop)
     try:
         broker.run()
     finally:
