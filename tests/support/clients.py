@@ -113,6 +113,10 @@ class Caller:
     def session(self) -> Any:
         raise NotImplementedError
 
+    @property
+    def connection(self) -> Any:
+        raise NotImplementedError
+
 
 class BlockingCaller(Caller):
     def __init__(self, run_dir: Path, **options: Any) -> None:
@@ -143,6 +147,10 @@ class BlockingCaller(Caller):
     @property
     def session(self) -> Any:
         return self.client._blocking.driver.session
+
+    @property
+    def connection(self) -> Any:
+        return self.client._blocking.driver.connection
 
 
 class AsyncCaller(Caller):
@@ -198,6 +206,10 @@ class AsyncCaller(Caller):
     @property
     def session(self) -> Any:
         return self.client._driver.session
+
+    @property
+    def connection(self) -> Any:
+        return self.client._driver.connection
 
 
 Connect = Callable[..., Caller]
