@@ -108,9 +108,7 @@ class Deaths:
         batches = [*slot.batches(), *slot.held.values()]
         for job in [job for batch in batches for job in batch.jobs if job is not None]:
             if job.state is JobState.EARLY:
-                job.model.queue.level(job.level).early -= 1
-                if job.deadline_ns:
-                    world.deadlines.discard(job)
+                world.uncount_early(job)
             if job.state is not JobState.ANSWERED:
                 self._answers.abandon(job, _died(job, LOST))
         instance = slot.instance
@@ -153,9 +151,7 @@ class Deaths:
                     self._answers.release(job)
                     continue
                 if job.state is JobState.EARLY:
-                    job.model.queue.level(job.level).early -= 1
-                    if job.deadline_ns:
-                        self._world.deadlines.discard(job)
+                    self._world.uncount_early(job)
                 if suspected and truncated and not job.regions().isdisjoint(truncated):
                     guilty = True
                     self._answers.fail(job, _truncated(job))

@@ -307,9 +307,7 @@ class Recovery:
                     self._answers.release(job)
                     continue
                 if job.state is JobState.EARLY:
-                    job.model.queue.level(job.level).early -= 1
-                    if job.deadline_ns:
-                        self._world.deadlines.discard(job)
+                    self._world.uncount_early(job)
                 again.append(job)
             if batch is slot.current:
                 self._results.free(slot)

@@ -53,9 +53,7 @@ class Withdrawal:
             self._answers.withdraw(job, fault)
         else:
             if job.state is JobState.EARLY:
-                model.queue.level(job.level).early -= 1
-                if job.deadline_ns:
-                    self._world.deadlines.discard(job)
+                self._world.uncount_early(job)
             self._answers.abandon(job, fault)
             self._tell_abandoned(job)
         self._world.wake(model)

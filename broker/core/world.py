@@ -101,6 +101,12 @@ class World:
         while self._timers and self._timers[0][0] <= self.now_ns:
             heapq.heappop(self._timers)[2]()
 
+    def uncount_early(self, job: Job) -> None:
+        """A job that was sent early counts as queued no more, and its time in the queue is over."""
+        job.model.queue.level(job.level).early -= 1
+        if job.deadline_ns:
+            self.deadlines.discard(job)
+
     def wake(self, model: ModelVersion) -> None:
         """The model's queue or instances changed: look at it once all events are handled."""
         self.dirty[model] = None
