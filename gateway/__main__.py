@@ -14,14 +14,17 @@ import socket
 import sys
 import time
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from naiad.client.aio import AsyncClient
 from naiad.config.listening import ListenFailed, listening
 from naiad.config.settings import seconds
-from naiad.gateway.http_app import Access, HttpApp
+from naiad.gateway.access import Access
+from naiad.gateway.http_app import HttpApp
 from naiad.gateway.http_server import HttpServer
 from naiad.gateway.limits import Limits
+from naiad.gateway.listener import Listener, end
+from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 
 if TYPE_CHECKING:
@@ -98,43 +101,47 @@ async def serve(options: argparse.Namespace, ports: Ports) -> ExitCode:
     client = AsyncClient(options.run_dir, role="gateway", on_full="raise")
     plane = Plane(client, limits)
     access = Access(client_shm=options.allow_client_shm, management=options.allow_management)
-    app = HttpApp(plane, access, options.http_header_forward_pattern)
-    server = HttpServer(plane, app, ports.http)
+    phase = Phase()
+    app = HttpApp(plane, phase, access, options.http_header_forward_pattern)
+    listeners: list[Listener[Any]] = [HttpServer(plane, phase, app, ports.http)]
     try:
-        grpc = await grpc_server(plane, access, options, ports.grpc)
+        listeners += grpc_servers(plane, phase, access, options, ports.grpc)
     except ListenFailed:
         await plane.close()
         raise
-    await server.start()
+    for one in listeners:
+        await one.start()
     gc.collect()
     gc.freeze()  # what is there now stays: no collection need look at it again
     await asked.wait()
     times = (options.grace_seconds, options.drain_seconds)
-    draining = asyncio.gather(server.drain(*times), *(one.drain(*times) for one in grpc))
+    draining = asyncio.ensure_future(end(phase, listeners, *times))
     interrupted = asyncio.ensure_future(again.wait())
     await asyncio.wait((draining, interrupted), return_when=asyncio.FIRST_COMPLETED)
     code = ExitCode.INTERRUPTED
     if draining.done():
-        code = ExitCode.DONE if all(draining.result()) else ExitCode.DRAIN_TIMED_OUT
+        code = ExitCode.DONE if draining.result() else ExitCode.DRAIN_TIMED_OUT
     for task in (draining, interrupted):
         task.cancel()
-    server.close()
-    for one in grpc:
+    for one in listeners:
         one.close()
     await plane.close()
     return code
 
 
-async def grpc_server(
-    plane: Plane, access: Access, options: argparse.Namespace, sockets: list[socket.socket]
-) -> tuple[GrpcServer, ...]:
-    """The gRPC listener, or none without a socket for it. Raises ListenFailed."""
+def grpc_servers(
+    plane: Plane,
+    phase: Phase,
+    access: Access,
+    options: argparse.Namespace,
+    sockets: list[socket.socket],
+) -> list[GrpcServer]:
+    """The gRPC server, or none without a socket for it. Raises ListenFailed."""
     if not sockets:
-        return ()
+        return []
     # Only here: protobuf takes 10 MB and a tenth of a second.
     from naiad.gateway.grpc_server import GrpcServer, Options
     from naiad.gateway.grpc_tls import tls_context
-    from naiad.gateway.phase import Phase
 
     wanted = Options(
         header_pattern=options.grpc_header_forward_pattern,
@@ -146,9 +153,7 @@ async def grpc_server(
             root=options.grpc_root_cert,
         ),
     )
-    server = GrpcServer(plane, Phase(), access, sockets, wanted)
-    await server.start()
-    return (server,)
+    return [GrpcServer(plane, phase, access, sockets, wanted)]
 
 
 def run(options: argparse.Namespace, ports: Ports) -> ExitCode:

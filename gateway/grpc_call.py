@@ -24,9 +24,10 @@ from naiad.gateway.grpc_codec.head import (
 )
 from naiad.gateway.grpc_codec.messages import Assembler, MessageFault, framed_head, inflated
 from naiad.gateway.grpc_codec.status import Status
-from naiad.gateway.grpc_service import Caller, Service, call_of, unexpected
+from naiad.gateway.grpc_service import Caller, call_of, unexpected
 from naiad.gateway.http2.connection import Connection
 from naiad.gateway.pending import Outcome, Pending
+from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 from naiad.protocol.errors import NaiadError
 
@@ -42,7 +43,7 @@ class Door(Protocol):
     """What a call needs of its connection."""
 
     plane: Plane
-    service: Service
+    phase: Phase
     http2: Connection
 
     def send_soon(self) -> None:
@@ -245,7 +246,7 @@ class InferenceCall(OneRequestCall):
             self.start(self._work(is_compressed, content))
             return
         try:
-            self._door.service.check_open()
+            self._door.phase.check_open()
             call: InferCall = call_of(content, self.caller)
             self._pending = self._door.plane.start(call, self._answered)
         except NaiadError as fault:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, Protocol
 
+from naiad.gateway.access import is_local
 from naiad.gateway.grpc_call import (
     Call,
     InferenceCall,
@@ -20,10 +21,11 @@ from naiad.gateway.grpc_call import (
 )
 from naiad.gateway.grpc_codec.head import Head, fault_end, head_of, http_end
 from naiad.gateway.grpc_codec.status import Status
-from naiad.gateway.grpc_service import Caller, Service
-from naiad.gateway.http2.connection import Connection, ConnectionFault
-from naiad.gateway.http_connection import is_local
+from naiad.gateway.grpc_service import Caller
+from naiad.gateway.http2.connection import Connection
+from naiad.gateway.http2.frames import ConnectionFault
 from naiad.gateway.limits import Limits
+from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 
 PING_SECONDS: Final = 60.0
@@ -50,9 +52,8 @@ class House(Protocol):
     """What connections need of their server."""
 
     plane: Plane
-    service: Service
+    phase: Phase
     connections: set[GrpcConnection]
-    is_closing: bool
 
     @property
     def limits(self) -> Limits: ...
@@ -67,7 +68,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def __init__(self, house: House, loop: asyncio.AbstractEventLoop) -> None:
         self.plane = house.plane
-        self.service = house.service
+        self.phase = house.phase
         self.http2 = Connection(self, head_of)
         self.calls: dict[int, Call] = {}
         self._house = house
@@ -226,7 +227,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def is_over(self, call: Call) -> None:
         self.calls.pop(call.stream, None)
-        if self._house.is_closing and not self.calls:
+        if not self.phase.is_open and not self.calls:
             self._loop.call_soon(self._close_if_idle)
 
     def _close_if_idle(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -28,14 +28,6 @@ from naiad.protocol.messages import Parameters
 LOG: Final = logging.getLogger("naiad.gateway")
 EMPTY: Final = b""
 """Every message without fields."""
-
-
-class Access(Protocol):
-    """Who may do what; `is_local`: through this machine's loopback interface or a Unix socket."""
-
-    def allows_regions(self, is_local: bool) -> bool: ...
-
-    def allows_management(self, is_local: bool) -> bool: ...
 
 
 class Caller(NamedTuple):
@@ -84,31 +76,22 @@ class Service:
 
     async def model_infer(self, data: bytes, caller: Caller) -> bytes:
         """ModelInferRequest to ModelInferResponse. Cancelling cancels the request everywhere."""
-        self._phase.check_open()
         return encoded_answer(await self._plane.infer(call_of(data, caller)))
-
-    def check_open(self) -> None:
-        """Raises Unavailable (draining) when nothing new is taken."""
-        self._phase.check_open()
 
     # --- health and metadata ---------------------------------------------------------------------
 
     async def server_live(self, data: bytes, caller: Caller) -> bytes:
-        self._phase.check_open()
         return _serialised(pb.ServerLiveResponse(live=await self._plane.is_live()))
 
     async def server_ready(self, data: bytes, caller: Caller) -> bytes:
-        self._phase.check_open()
         is_ready = self._phase.is_serving and await self._plane.is_ready()
         return _serialised(pb.ServerReadyResponse(ready=is_ready))
 
     async def model_ready(self, data: bytes, caller: Caller) -> bytes:
         """An unknown model is not ready; clients raise for an error."""
-        self._phase.check_open()
         name, version = _named(pb.ModelReadyRequest, data)
-        return _serialised(
-            pb.ModelReadyResponse(ready=await self._plane.is_model_ready(name, version))
-        )
+        is_ready = self._phase.is_serving and await self._plane.is_model_ready(name, version)
+        return _serialised(pb.ModelReadyResponse(ready=is_ready))
 
     async def server_metadata(self, data: bytes, caller: Caller) -> bytes:
         return documents.server_metadata(await self._plane.client.metadata())
@@ -137,7 +120,6 @@ class Service:
 
     async def repository_model_load(self, data: bytes, caller: Caller) -> bytes:
         """Answers when the model serves, or cannot."""
-        self._phase.check_open()
         _check_management(caller, "RepositoryModelLoad")
         request = _parsed(pb.RepositoryModelLoadRequest, data)
         _check_repository(request)
@@ -146,7 +128,6 @@ class Service:
 
     async def repository_model_unload(self, data: bytes, caller: Caller) -> bytes:
         """Answers when nothing new is accepted; unknown models succeed."""
-        self._phase.check_open()
         _check_management(caller, "RepositoryModelUnload")
         request = _parsed(pb.RepositoryModelUnloadRequest, data)
         _check_repository(request)

@@ -10,10 +10,10 @@ import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from naiad.gateway import http_routes
+from naiad.gateway.access import Access
 from naiad.gateway.http_connection import HttpConnection, Work
 from naiad.gateway.http_infer import Inference, InferPlan, replied
 from naiad.gateway.http_message import (
@@ -35,6 +35,7 @@ from naiad.gateway.http_parameters import (
 from naiad.gateway.http_request import checked_size
 from naiad.gateway.http_routes import Route
 from naiad.gateway.http_status import HttpError, from_fault
+from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.protocol.errors import Code, NaiadError, RequestError
 
@@ -42,30 +43,14 @@ CUDA_HANDLE_BYTES: Final = 64
 PATHS_KNOWN_MAX: Final = 4096
 """Routes that are remembered by path; beyond, all are worked out again."""
 
-Wish = Literal["auto", "true", "false"]
 Handler = Callable[[Route, Json], Awaitable[Response]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """Who may do what. "auto": this machine alone."""
-
-    client_shm: Wish = "auto"
-    management: Wish = "auto"
-
-    def allows_regions(self, is_local: bool) -> bool:
-        return self.client_shm == "true" or (self.client_shm == "auto" and is_local)
-
-    def allows_management(self, is_local: bool) -> bool:
-        return self.management == "true" or (self.management == "auto" and is_local)
-
-
 class HttpApp:
-    """From a request to its work. `is_ready` and `is_exiting` are the server's own state."""
+    """From a request to its work."""
 
-    def __init__(self, plane: Plane, access: Access, forward: str = "") -> None:
-        self.is_ready = True
-        self.is_exiting = False
+    def __init__(self, plane: Plane, phase: Phase, access: Access, forward: str = "") -> None:
+        self._phase = phase
         self._plane = plane
         self._access = access
         self._inference = Inference(plane, access.allows_regions, forward)
@@ -92,7 +77,7 @@ class HttpApp:
     def handle(self, request: HttpRequest, connection: HttpConnection) -> Work | None:
         """Begin a request; the answer goes to the connection."""
         head = request.head
-        if isinstance(head.plan, InferPlan) and not self.is_exiting:
+        if isinstance(head.plan, InferPlan) and self._phase.is_open:
             return self._inference.begin(head.plan, request, connection)
         try:
             route = self._routes.get(head.path)
@@ -132,8 +117,7 @@ class HttpApp:
         if request.head.method not in route.verbs:
             allow = (("Allow", ", ".join(route.verbs)),)
             raise HttpError(405, "Method Not Allowed", headers=allow)
-        if self.is_exiting:
-            raise HttpError(503, "Server exiting")
+        self._phase.check_open()
         name = route.name
         if name in http_routes.LOCAL_SHM:
             if route.kind == "system" and not self._access.allows_regions(is_local):
@@ -167,12 +151,12 @@ class HttpApp:
         raise HttpError(503, "the broker does not answer")
 
     async def _ready(self, route: Route, given: Json) -> Response:
-        if not self.is_ready:
+        if not self._phase.is_serving:
             raise HttpError(503, "Server exiting")
         return EMPTY if await self._plane.is_ready() else Response(400, [])
 
     async def _model_ready(self, route: Route, given: Json) -> Response:
-        if self.is_ready and await self._plane.is_model_ready(route.model, route.version):
+        if self._phase.is_serving and await self._plane.is_model_ready(route.model, route.version):
             return EMPTY
         raise HttpError(400, "Model version not ready")
 

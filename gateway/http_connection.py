@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
+from naiad.gateway.access import is_local
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response, error_response, wire
-from naiad.gateway.http_reader import KnownHeads, Phase, Reader, Upgraded
+from naiad.gateway.http_reader import KnownHeads, Reader, Stage, Upgraded
 from naiad.gateway.http_status import HttpError, from_fault
 from naiad.gateway.limits import Limits
-from naiad.gateway.plane import Budget
+from naiad.gateway.phase import Phase
+from naiad.gateway.plane import Budget, draining
 from naiad.protocol.errors import NaiadError
 
 LINGER_SECONDS: Final = 2.0
@@ -36,14 +37,11 @@ class Door(Protocol):
     """What a connection needs of its server."""
 
     limits: Limits
+    phase: Phase
     budget: Budget
     read_buffer: bytearray
     known_heads: KnownHeads
     connections: set[HttpConnection]
-
-    @property
-    def is_closing(self) -> bool:
-        """Connections are closed behind their answer."""
 
     def place(self, head: Head) -> BodyPlace | None:
         """Memory for a large body, where it is used; None: any will do."""
@@ -69,9 +67,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             place=door.place,
             arrived=self._arrived,
         )
-        self._phase = Phase.IDLE
+        self._stage = Stage.IDLE
         self._since = loop.time()
-        """When this phase of reading began."""
+        """When this stage of reading began."""
         self._backlog: deque[tuple[HttpRequest, int]] = deque()
         self._current: HttpRequest | None = None
         self._held_bytes = 0
@@ -134,10 +132,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(fault)
         except NaiadError as fault:
             self._refuse(from_fault(fault))
-        if reader.phase is not self._phase:
-            if self._phase is Phase.IDLE or reader.phase is Phase.IDLE:
+        if reader.stage is not self._stage:
+            if self._stage is Stage.IDLE or reader.stage is Stage.IDLE:
                 self._since = self._loop.time()
-            self._phase = reader.phase
+            self._stage = reader.stage
         if self._backlog or reader.expects_continue:
             self._advance()
 
@@ -191,7 +189,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
-        closes = not request.keeps_alive or self._door.is_closing
+        closes = not request.keeps_alive
+        if not self._door.phase.is_serving:  # the client may come again, to another server
+            closes = closes or not (self._backlog or self._refusal)
         buffers = wire(response, closes=closes, is_head=request.head.method == "HEAD")
         _write(transport, buffers)
         if closes:
@@ -199,7 +199,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._is_deaf = True
             self._lingers_since = self._loop.time()
             transport.close()
-        elif self._phase is Phase.IDLE:
+        elif self._stage is Stage.IDLE:
             self._since = self._loop.time()
         if self._backlog or self._refusal or self._reader.expects_continue:
             self._advance()
@@ -262,9 +262,18 @@ class HttpConnection(asyncio.BufferedProtocol):
             return True
         return self._current is not None or bool(self._backlog)
 
-    def close_idle(self) -> None:
-        """The server ends: close unless something is under way."""
-        if not self.is_busy and self._phase is Phase.IDLE and self._transport is not None:
+    def leave(self) -> None:
+        """The server ends: close unless something is under way, refuse what is still received."""
+        if self._transport is None or self._is_deaf:
+            return
+        if self._stage is not Stage.IDLE:
+            self._refuse(from_fault(draining()))
+        elif not self.is_busy:
+            self._transport.close()
+
+    def close(self) -> None:
+        """When everything that was written has gone; a refused client is let read why."""
+        if self._transport is not None and not self._lingers_since:
             self._transport.close()
 
     def abort(self) -> None:
@@ -291,12 +300,12 @@ class HttpConnection(asyncio.BufferedProtocol):
                 transport.abort()
             return
         age = now - self._since
-        if self._phase is Phase.IDLE:
+        if self._stage is Stage.IDLE:
             if age > limits.idle_seconds and not self.is_busy:
                 transport.close()
         elif self._is_deaf or not self._is_reading:
             return
-        elif self._phase is Phase.HEAD:
+        elif self._stage is Stage.HEAD:
             if age > limits.header_seconds:
                 text = f"no whole header within {limits.header_seconds:g} s"
                 self._refuse(HttpError(408, text))
@@ -313,12 +322,3 @@ def _write(transport: asyncio.Transport, buffers: Sequence[bytes | bytearray | m
     client does not take what is written to it."""
     for buffer in buffers:
         transport.write(buffer)
-
-
-def is_local(peer: Any) -> bool:
-    """Whether a socket's peer is on this machine: a Unix socket, or a loopback address."""
-    if not isinstance(peer, tuple):
-        return True
-    address = ip_address(str(peer[0]).partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)

@@ -60,7 +60,7 @@ class KnownHeads:
             self.by_text[text] = head
 
 
-class Phase(Enum):
+class Stage(Enum):
     """Where in a request the next byte belongs."""
 
     IDLE = 0
@@ -91,7 +91,7 @@ class Reader:
         place: Callable[[Head], BodyPlace | None],
         arrived: Callable[[HttpRequest, int], None],
     ) -> None:
-        self.phase = Phase.IDLE
+        self.stage = Stage.IDLE
         self.received = 0
         """Bytes of the body so far, which count in the budget."""
         self.expects_continue = False
@@ -121,7 +121,7 @@ class Reader:
 
     def buffer(self) -> memoryview:
         """Where the next bytes are to be written."""
-        if self.phase is Phase.DIRECT:
+        if self.stage is Stage.DIRECT:
             assert self._target is not None
             return self._target[self.received :]
         return self._shared
@@ -131,7 +131,7 @@ class Reader:
 
         Raises Upgraded when the client wants another protocol behind the last request.
         """
-        if self.phase is Phase.DIRECT:
+        if self.stage is Stage.DIRECT:
             self._take(size)
             if self.received == self._declared:
                 self._parser = httptools.HttpRequestParser(self)
@@ -139,11 +139,11 @@ class Reader:
                 self.on_message_complete()
             return
         start = 0
-        if self.phase is Phase.IDLE:
+        if self.stage is Stage.IDLE:
             start = self._recognised(size)
             if start == size:
                 return
-            self.phase = Phase.HEAD
+            self.stage = Stage.HEAD
         try:
             self._parser.feed_data(self._shared[start:size])
         except httptools.HttpParserUpgrade:
@@ -153,13 +153,13 @@ class Reader:
             raise (cause if cause is not None else fault) from None
         except httptools.HttpParserError as fault:
             raise HttpError(400, f"not HTTP: {fault}") from None
-        if self.phase is Phase.HEAD:
+        if self.stage is Stage.HEAD:
             self._head_read_bytes += size
             if self._head_read_bytes > self._limits.header_bytes_max + READ_BYTES:
                 raise self._head_too_large()
-        elif self.phase is Phase.BODY and self._is_large():
+        elif self.stage is Stage.BODY and self._is_large():
             self._large_target()
-            self.phase = Phase.DIRECT
+            self.stage = Stage.DIRECT
 
     def _recognised(self, size: int) -> int:
         """Take the whole requests at the front whose heads are known; where the rest begins."""
@@ -217,7 +217,7 @@ class Reader:
         self._fields_count = 0
         self._declared = None
         self._pieces = 0
-        self.phase = Phase.HEAD
+        self.stage = Stage.HEAD
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -225,7 +225,7 @@ class Reader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
-        if self.phase is not Phase.HEAD:
+        if self.stage is not Stage.HEAD:
             return  # a trailer
         self._fields_count += 1
         name = name.lower()
@@ -253,7 +253,7 @@ class Reader:
         parser = self._parser
         headers = self._headers
         method = parser.get_method().decode("latin-1")
-        self.phase = Phase.BODY
+        self.stage = Stage.BODY
         length = headers.get(b"content-length")
         if length is not None:
             self._declared = int(length)
@@ -296,7 +296,7 @@ class Reader:
         held, self.received = self.received, 0
         self._forget_body()
         self.expects_continue = False
-        self.phase = Phase.IDLE
+        self.stage = Stage.IDLE
         self._arrived(request, held)
 
     def _is_large(self) -> bool:

@@ -51,6 +51,14 @@ class Why(IntEnum):
     ENHANCE_YOUR_CALM = 11
 
 
+class ConnectionFault(Exception):
+    """The client broke the rules, or asks too much: say goodbye and close."""
+
+    def __init__(self, why: Why, text: str) -> None:
+        super().__init__(text)
+        self.why = why
+
+
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
     return b"".join(
         (

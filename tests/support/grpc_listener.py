@@ -12,9 +12,10 @@ import uvloop
 
 from naiad.client.aio import AsyncClient
 from naiad.config.listening import UNIX_PREFIX, listening
+from naiad.gateway.access import Access
 from naiad.gateway.grpc_server import GrpcServer, Options
-from naiad.gateway.http_app import Access
 from naiad.gateway.limits import Limits
+from naiad.gateway.listener import end
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 
@@ -62,6 +63,10 @@ class Listener:
     def call(self, work: Coroutine[Any, Any, Any], seconds: float = START_SECONDS) -> Any:
         """Run something in the listener's thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
+
+    async def end(self, grace_seconds: float, drain_seconds: float) -> bool:
+        """As at SIGTERM; whether everything was finished in time."""
+        return await end(self.phase, (self.server,), grace_seconds, drain_seconds)
 
     def close(self) -> None:
         """Stop it and check that nothing was forgotten."""

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from naiad.gateway.http_connection import HttpConnection, is_local
+from naiad.gateway.access import is_local
+from naiad.gateway.http_connection import HttpConnection
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response
 from naiad.gateway.http_reader import READ_BYTES, KnownHeads
 from naiad.gateway.limits import Limits
+from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Budget
 
 DEADLINE_S = 5.0
@@ -47,7 +49,7 @@ class Door:
         self.read_buffer = bytearray(READ_BYTES)
         self.known_heads = KnownHeads()
         self.connections: set[HttpConnection] = set()
-        self.is_closing = False
+        self.phase = Phase()
         self.jobs: list[Job] = []
         self.changed = asyncio.Event()
         self.port = 0
@@ -278,6 +280,47 @@ def test_slow_clients_are_told_and_closed(run: Callable[[Scenario], None]) -> No
             idle.check_time(asyncio.get_running_loop().time() + 3600.0)
             await door.until(lambda: not door.connections)
             writer.close()
+
+    run(scenario)
+
+
+def test_at_the_end_a_half_received_request_is_told_and_an_idle_client_let_go(
+    run: Callable[[Scenario], None],
+) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            idle, _ = await connected(door, b"GET /now HTTP/1.1\r\n\r\n")
+            assert await response(idle) == (200, b"/now")
+            half, writer = await connected(door, GET % 1 + b"POST / HTTP/1.1\r\nContent-Le")
+            await door.until(lambda: bool(door.jobs))
+            door.phase.close()
+            for _ in range(2):
+                for connection in tuple(door.connections):
+                    connection.leave()
+            assert await idle.read() == b""
+            door.jobs[0].answer(b"one")
+            assert await response(half) == (200, b"one")
+            writer.write(b"ngth: 5\r\n\r\nhello")
+            assert await response(half) == (503, b'{"error":"Server exiting"}')
+            for connection in tuple(door.connections):
+                connection.close()
+            writer.close()
+            await door.until(lambda: not door.connections)
+
+    run(scenario)
+
+
+def test_while_the_server_leaves_a_connection_ends_behind_its_last_answer(
+    run: Callable[[Scenario], None],
+) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            door.phase.leave()
+            wire = b"".join(b"GET /now%d HTTP/1.1\r\n\r\n" % number for number in range(3))
+            reader, _ = await connected(door, wire)
+            for number in range(3):
+                assert await response(reader) == (200, b"/now%d" % number)
+            assert await reader.read() == b""
 
     run(scenario)
 

@@ -15,8 +15,8 @@ from naiad.gateway.http_reader import (
     DIRECT_BYTES_MIN,
     READ_BYTES,
     KnownHeads,
-    Phase,
     Reader,
+    Stage,
     Upgraded,
     path_of,
 )
@@ -106,7 +106,7 @@ def test_large_bodies_and_what_follows_them(size: int, step: int) -> None:
 def test_a_large_body_is_read_past_the_parser() -> None:
     reading = Reading()
     reading.feed(post(bytes(DIRECT_BYTES_MIN))[:-10])
-    assert reading.reader.phase is Phase.DIRECT
+    assert reading.reader.stage is Stage.DIRECT
     assert len(reading.reader.buffer()) == 10
     assert reading.reader.drop() == DIRECT_BYTES_MIN - 10
 
@@ -121,7 +121,7 @@ def test_limits_of_the_header() -> None:
     endless = Reading(header_bytes_max=100)
     with refused(431):
         for _ in range(1000):
-            endless.feed(b"a" if endless.reader.phase is Phase.HEAD else b"GET / HTTP/1.1\r\n" * 1)
+            endless.feed(b"a" if endless.reader.stage is Stage.HEAD else b"GET / HTTP/1.1\r\n" * 1)
             endless.feed(b"b" * 500)
 
 
@@ -198,7 +198,7 @@ def test_known_heads_give_what_the_parser_gives() -> None:
         for name in ("method", "path", "headers", "keeps_alive", "length"):
             assert getattr(one.head, name) == getattr(other.head, name)
     assert known.requests[0].head is known.requests[1].head
-    assert known.reader.phase is Phase.DIRECT
+    assert known.reader.stage is Stage.DIRECT
 
 
 def test_a_known_head_whose_body_comes_later() -> None:

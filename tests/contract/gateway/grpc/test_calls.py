@@ -19,9 +19,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 from tritonclient.utils import InferenceServerException
 
+from naiad.gateway.access import Access
 from naiad.gateway.grpc_codec.head import CODE_KEY, DETAILS_BYTES_MAX, details
 from naiad.gateway.grpc_server import Options
-from naiad.gateway.http_app import Access
 from naiad.gateway.limits import Limits
 from naiad.testing.server import Server
 from support.grpc_listener import Listener
@@ -306,7 +306,7 @@ def test_a_drain_finishes_what_runs_and_refuses_the_rest(server: Server) -> None
         client.async_infer("echo_fp32", floats(7), callback=done, parameters={"sleep_ms": 700})
         wait_until(lambda: listener.plane.in_flight == 1, "the request under way")
 
-        assert listener.call(listener.server.drain(0.1, PATIENCE_S), 2 * PATIENCE_S) is True
+        assert listener.call(listener.end(0.1, PATIENCE_S), 2 * PATIENCE_S) is True
 
         assert answered.wait(PATIENCE_S)
         assert results == [[7.0]]
@@ -351,7 +351,7 @@ def test_a_drain_answers_what_a_stream_has_asked_and_ends_it(server: Server) -> 
             client.async_stream_infer("echo_fp32", floats(value), parameters={"sleep_ms": 300})
         wait_until(lambda: listener.plane.in_flight == 2, "both requests under way")
 
-        assert listener.call(listener.server.drain(0, PATIENCE_S), 2 * PATIENCE_S) is True
+        assert listener.call(listener.end(0, PATIENCE_S), 2 * PATIENCE_S) is True
 
         assert ended.wait(PATIENCE_S)
         assert answers[:2] == [1, 2]
@@ -368,6 +368,6 @@ def test_a_drain_that_takes_too_long_cancels(server: Server) -> None:
         )
         wait_until(lambda: listener.plane.in_flight == 1, "the request under way")
 
-        assert listener.call(listener.server.drain(0, 0.2), PATIENCE_S) is False
+        assert listener.call(listener.end(0, 0.2), PATIENCE_S) is False
     wait_until(lambda: queued(server) == 0, "the request gone")
     listener.close()

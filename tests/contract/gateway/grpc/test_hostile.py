@@ -14,10 +14,10 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2
 
-from naiad.gateway.grpc_server import CHECK_SECONDS
 from naiad.gateway.http2 import frames as f
 from naiad.gateway.http2.hpack import encoded
 from naiad.gateway.limits import Limits
+from naiad.gateway.listener import CHECK_SECONDS
 from naiad.testing.server import Server
 from support.grpc_listener import Listener
 from support.grpc_models import floats

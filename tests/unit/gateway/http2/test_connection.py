@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from naiad.gateway.http2 import connection as c
 from naiad.gateway.http2 import frames as f
-from naiad.gateway.http2.connection import Connection, ConnectionFault
-from naiad.gateway.http2.frames import Why
+from naiad.gateway.http2.connection import Connection
+from naiad.gateway.http2.frames import ConnectionFault, Why
 from naiad.gateway.http2.hpack import encoded
+from naiad.gateway.http2.sending import OUT_BYTES_MAX, SENT_FRAME_BYTES_MAX
+from naiad.gateway.http2.streams import STREAM_WINDOW_BYTES
 
 HEAD = encoded([(b":path", b"/x")])
 OPEN = f.frame(f.HEADERS, f.END_HEADERS, 1, HEAD)
@@ -188,7 +190,7 @@ def test_streams_beyond_the_limit_and_after_a_goodbye_are_refused(
 def test_a_body_is_let_on_when_it_is_taken() -> None:
     one = begun(take=False)
     one.receive(OPEN)
-    half = c.STREAM_WINDOW_BYTES // 2
+    half = STREAM_WINDOW_BYTES // 2
     for _ in range(half // 16_384):
         one.receive(data(bytes(16_384)))
     assert one.sent() == []
@@ -203,7 +205,7 @@ def test_the_connection_is_let_on_whoever_takes() -> None:
     updates = []
     for stream in range(1, 41, 2):
         one.receive(f.frame(f.HEADERS, f.END_HEADERS, stream, HEAD))
-        for _ in range(c.STREAM_WINDOW_BYTES // 16_384):
+        for _ in range(STREAM_WINDOW_BYTES // 16_384):
             one.receive(data(bytes(16_384), stream=stream))
         updates += one.sent()
     assert [frame[:3] for frame in updates] == [(f.WINDOW_UPDATE, 0, 0)] * 2
@@ -357,7 +359,7 @@ BAD: list[Bad] = [
     ),
     (
         "more than the window", Why.FLOW_CONTROL_ERROR,
-        lambda: [f.PREFACE, OPEN, *[data(bytes(16_384))] * (c.STREAM_WINDOW_BYTES // 16_384 + 1)],
+        lambda: [f.PREFACE, OPEN, *[data(bytes(16_384))] * (STREAM_WINDOW_BYTES // 16_384 + 1)],
     ),
 ]  # fmt: skip
 
@@ -382,7 +384,7 @@ def test_bodies_are_not_put_out_faster_than_they_are_taken() -> None:
     one.receive(f.settings({f.INITIAL_WINDOW_SIZE: f.WINDOW_MAX}), WHOLE)
     one.receive(f.window_update(0, f.WINDOW_MAX - f.WINDOW_AT_FIRST))
     one.sent()
-    size = 5 * c.OUT_BYTES_MAX
+    size = 5 * OUT_BYTES_MAX
 
     one.connection.send(1, bytes(size))
     one.connection.send_end(1, b"T")
@@ -390,7 +392,7 @@ def test_bodies_are_not_put_out_faster_than_they_are_taken() -> None:
     taken = []
     while out := one.connection.take_out():
         taken.append(sum(len(part) for part in out))
-    assert max(taken) < 1.1 * c.OUT_BYTES_MAX
+    assert max(taken) < 1.1 * OUT_BYTES_MAX
     assert sum(taken) > size
     assert one.events[-1] == ("drained", 1)
 
@@ -408,4 +410,4 @@ def test_mutated_bytes_are_frames_or_a_fault(draw: st.DataObject) -> None:
         one.receive(bytes(changed))
     except ConnectionFault as fault:
         one.connection.goodbye(fault)
-    assert all(len(frame[3]) <= c.SENT_FRAME_BYTES_MAX for frame in one.sent())
+    assert all(len(frame[3]) <= SENT_FRAME_BYTES_MAX for frame in one.sent())

@@ -1,0 +1,130 @@
+"""What HTTP and gRPC share of a server: listening sockets, a set of connections, the end.
+
+The order of an end (`end`), after SIGTERM:
+ 1. Not ready: probes and load balancers are told. Everything is served through the grace period.
+ 2. Nothing new is accepted or begun; clients are told to come no more; what runs is finished.
+ 3. When nothing is under way any more, or the time is up, connections are closed, and cut off when
+    their clients do not take the last of what was written to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from naiad.config.listening import BACKLOG
+from naiad.gateway.phase import Phase
+
+CHECK_SECONDS: Final = 1.0
+"""Between two looks at slow clients."""
+POLL_SECONDS: Final = 0.02
+"""Between two looks at what is still under way, at the end."""
+CLOSE_SECONDS: Final = 1.0
+"""For clients to take what was written to them last."""
+
+
+class ServerConnection(Protocol):
+    """What a listener needs of its connections, which enter and leave `connections` themselves."""
+
+    def check_time(self, now: float) -> None:
+        """End the connection if its client is too slow; called every CHECK_SECONDS."""
+
+    def leave(self) -> None:
+        """Take no further requests; close once there is none. Called again and again."""
+
+    def close(self) -> None:
+        """Close behind what was written."""
+
+    def abort(self) -> None:
+        """Close now: what runs is cancelled."""
+
+
+C = TypeVar("C", bound=ServerConnection)
+
+
+class Listener(Generic[C]):
+    """`start`, `drain`, `close`. Takes over the sockets, which listen already.
+
+    A subclass makes the connections (`_connection`) and says whether anything runs (`_is_busy`).
+    """
+
+    def __init__(
+        self, phase: Phase, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.phase = phase
+        self.connections: set[C] = set()
+        self._sockets = sockets
+        self._tls = tls
+        self._servers: list[asyncio.Server] = []
+        self._check: asyncio.TimerHandle | None = None
+
+    def _connection(self, loop: asyncio.AbstractEventLoop) -> asyncio.BaseProtocol:
+        raise NotImplementedError
+
+    def _is_busy(self) -> bool:
+        """Whether something is under way that ends by itself."""
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        for one in self._sockets:
+            server = await loop.create_server(
+                lambda: self._connection(loop), sock=one, backlog=BACKLOG, ssl=self._tls
+            )
+            self._servers.append(server)
+        self._check_time(loop)
+
+    def _check_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for connection in tuple(self.connections):
+            connection.check_time(now)
+        self._check = loop.call_later(CHECK_SECONDS, self._check_time, loop)
+
+    async def drain(self, drain_seconds: float) -> bool:
+        """Finish what runs, take nothing new; False when something still ran at the end of time."""
+        loop = asyncio.get_running_loop()
+        self._stop_accepting()
+        self._leave()
+        end = loop.time() + drain_seconds
+        while self._is_busy() and loop.time() < end:
+            await asyncio.sleep(POLL_SECONDS)
+            self._leave()
+        was_busy = self._is_busy()
+        for connection in tuple(self.connections):
+            connection.close()
+        end = loop.time() + CLOSE_SECONDS
+        while self.connections and loop.time() < end:
+            await asyncio.sleep(POLL_SECONDS)
+        self.close()
+        return not was_busy
+
+    def _leave(self) -> None:
+        for connection in tuple(self.connections):
+            connection.leave()
+
+    def _stop_accepting(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    def close(self) -> None:
+        """End now: what runs is cancelled."""
+        self._stop_accepting()
+        if self._check is not None:
+            self._check.cancel()
+        for connection in tuple(self.connections):
+            connection.abort()
+
+
+async def end(
+    phase: Phase, listeners: Sequence[Listener[Any]], grace_seconds: float, drain_seconds: float
+) -> bool:
+    """End gently, all together; False when something still ran when the time was up."""
+    phase.leave()
+    await asyncio.sleep(grace_seconds)
+    phase.close()
+    results = await asyncio.gather(*(one.drain(drain_seconds) for one in listeners))
+    return all(results)
