@@ -120,7 +120,7 @@ def shape_of(found: Json) -> tuple[int, ...]:
         if type(dim) is not int or not 0 <= dim < 1 << 63:
             raise RequestError(
                 "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as"
-                f" unsigned-integer: {dim!r:.40}"
+                f" unsigned-integer: {dim!r:.40} (input '{found.get('name', ''):.80}')"
             )
     return tuple(shape)
 

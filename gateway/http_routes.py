@@ -159,7 +159,7 @@ def _model(quoted: str) -> str:
 
 def _version(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise not_found()
+        raise HttpError(400, f"model version '{_decoded(text):.40}' is not a number")
     version = int(text) if len(text) <= _DIGITS_MAX else _VERSION_MAX + 1
     if version > _VERSION_MAX:
         raise HttpError(400, f"model version {text[:40]} is out of range")

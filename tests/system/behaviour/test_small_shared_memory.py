@@ -23,6 +23,7 @@ import json, os, sys
 from pathlib import Path
 import numpy as np
 from naiad.testing.server import serve
+from support.front_door import Given, GrpcDoor, HttpDoor
 from support.models import add_python
 from support.models_python import ECHO
 from support.waiting import wait_until
@@ -32,19 +33,24 @@ for name in ("a", "b", "c"):
     add_python(repository, name, ECHO, ["INPUT0 FP32 -1"], ["OUTPUT0 FP32 -1"])
 array = np.arange(40 * 2**20 // 4, dtype=np.float32)
 found = {"free": os.statvfs("/dev/shm").f_bavail * os.statvfs("/dev/shm").f_frsize}
-with serve(repository) as server:
+with serve(repository, arguments=["--http-port", "0", "--grpc-port", "0"]) as server:
     client = server.client()
     found["states"] = [row["state"] for row in client.index()]
     found["right"] = [
         bool((client.infer(name, {"INPUT0": array})["OUTPUT0"] == array).all())
         for name in ("a", "b", "c")
     ]
+    given = Given("INPUT0", "FP32", [len(array)], array.tobytes())
+    found["right"] += [
+        Door(server).infer("a", [given])["OUTPUT0"].data == given.data
+        for Door in (HttpDoor, GrpcDoor)
+    ]
     def counted():
         return client.status()["counters"]["inline_fallbacks"]
     wait_until(counted, "the shortage is counted")
     found["counted"] = counted()
     found["deaths"] = client.status()["counters"]["worker_deaths"]
-    found["warnings"] = [line for line in server.log.splitlines() if "no room in shared" in line]
+    found["warnings"] = [line for line in server.log.splitlines() if "naiad-worker[" in line and "no room in shared" in line]
 print(json.dumps(found))
 """
 
@@ -82,7 +88,8 @@ def test_every_python_model_loads(found: dict[str, Any]) -> None:
 
 
 def test_tensors_of_40_megabytes_are_answered_right(found: dict[str, Any]) -> None:
-    assert found["right"] == [True] * 3
+    """Through the native client to each model, and over HTTP and gRPC."""
+    assert found["right"] == [True] * 5
     assert found["deaths"] == {}
 
 
