@@ -272,9 +272,19 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def close(self) -> None:
-        """When everything that was written has gone; a refused client is let read why."""
-        if self._transport is not None and not self._lingers_since:
+        """When everything that was written has gone; a refused client is let read why, and one
+        whose request still runs is told that its time is over."""
+        if self._transport is None or self._lingers_since:
+            return
+        if self._current is None:
             self._transport.close()
+            return
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
+        self._refusal = None
+        self._drop_backlog()
+        self.reply(error_response(from_fault(draining())))
 
     def abort(self) -> None:
         if self._transport is not None:

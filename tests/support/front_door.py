@@ -256,7 +256,7 @@ class GrpcDoor:
         self.target = server.grpc_target
         unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         self.channel = grpc.insecure_channel(self.target, unlimited)
-        self.stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)  # type: ignore[no-untyped-call]
+        self.stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
 
     def close(self) -> None:
         self.channel.close()

@@ -310,6 +310,24 @@ def test_at_the_end_a_half_received_request_is_told_and_an_idle_client_let_go(
     run(scenario)
 
 
+def test_at_the_end_of_the_time_what_still_runs_is_told_and_cancelled(
+    run: Callable[[Scenario], None],
+) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            reader, _ = await connected(door, GET % 1 + GET % 2)
+            await door.until(lambda: bool(door.jobs))
+            door.phase.close()
+            for connection in tuple(door.connections):
+                connection.leave()
+                connection.close()
+            assert await response(reader) == (503, b'{"error":"Server exiting"}')
+            assert await reader.read() == b""
+            assert [job.is_cancelled for job in door.jobs] == [True]
+
+    run(scenario)
+
+
 def test_while_the_server_leaves_a_connection_ends_behind_its_last_answer(
     run: Callable[[Scenario], None],
 ) -> None:

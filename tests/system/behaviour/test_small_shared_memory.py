@@ -50,7 +50,8 @@ with serve(repository, arguments=["--http-port", "0", "--grpc-port", "0"]) as se
     wait_until(counted, "the shortage is counted")
     found["counted"] = counted()
     found["deaths"] = client.status()["counters"]["worker_deaths"]
-    found["warnings"] = [line for line in server.log.splitlines() if "naiad-worker[" in line and "no room in shared" in line]
+    lines = [line for line in server.log.splitlines() if "no room in shared" in line]
+    found["warnings"] = [line for line in lines if "naiad-worker[" in line]
 print(json.dumps(found))
 """
 

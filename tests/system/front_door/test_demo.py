@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,9 +29,7 @@ def demo() -> Iterator[ModuleType]:
     """The program, which finds its neighbours where it lies."""
     sys.path.insert(0, SCRIPTS)
     try:
-        import demo
-
-        yield demo
+        yield importlib.import_module("demo")
     finally:
         sys.path.remove(SCRIPTS)
         for name in NAMES:

@@ -24,10 +24,14 @@ ONE = Given("INPUT0", "FP32", [1], struct.pack("<f", 1))
 
 def test_requests_beyond_the_drain_time_are_told_and_the_exit_code_says_so(tmp_path: Path) -> None:
     add_echo(tmp_path, "echo", "FP32 -1", instances=2)
+    with pytest.raises(ServerFailed, match=f"exit code {int(ExitCode.DRAIN_TIMED_OUT)}"):
+        ended_too_late(tmp_path)
+
+
+def ended_too_late(repository: Path) -> None:
     arguments = ["--http-port", "0", "--grpc-port", "0", "--drain-seconds", str(DRAIN_S)]
     with (
-        pytest.raises(ServerFailed, match=f"exit code {int(ExitCode.DRAIN_TIMED_OUT)}"),
-        serve(tmp_path, arguments=[*arguments, "--spares", "0"]) as server,
+        serve(repository, arguments=[*arguments, "--spares", "0"]) as server,
         ThreadPoolExecutor(2) as pool,
     ):
         grpc_door, client = GrpcDoor(server), server.client()

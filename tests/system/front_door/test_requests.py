@@ -1,4 +1,4 @@
-"""Requests that no client library would make: wrong sizes, wrong numbers, wrong JSON, wrong paths."""
+"""Requests that no client library would make: wrong sizes, numbers, JSON, paths."""
 
 from __future__ import annotations
 
@@ -222,11 +222,8 @@ def test_a_version_that_is_no_number_is_refused(
     assert caught.value.code == "INVALID_ARGUMENT"
 
 
-def test_a_version_with_a_leading_zero_is_that_number_or_refused(door: Door) -> None:
-    try:
-        assert door.infer("fp32", [ONE], version="01")["OUTPUT0"].data == ONE.data
-    except Refused as refused:
-        assert refused.code == "INVALID_ARGUMENT"
+def test_a_version_with_a_leading_zero_is_that_number(door: Door) -> None:
+    assert door.infer("fp32", [ONE], version="01")["OUTPUT0"].data == ONE.data
 
 
 VERBS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE")
@@ -255,8 +252,10 @@ ROUTES = (
     "/v2/trace/setting/{}",
     "/v2/logging/{}",
 )
-NAMES = ("%00", "a%00b", "..", "%2e%2e", "%2F", "a%2Fb", "%", "%zz", "%ff", "\\", "<script>", "~")
-NAMES += ("x" * 5000, "{}", "%7B0%7D", "null", "-1", "fp32/", "fp32//", "fp32?x", "*", "%C3%A9")
+NAMES = (
+    *("%00", "a%00b", "..", "%2e%2e", "%2F", "a%2Fb", "%", "%zz", "%ff", "%C3%A9", "\\", "~", "*"),
+    *("<script>", "{}", "%7B0%7D", "null", "-1", "fp32/", "fp32//", "fp32?x", "x" * 5000),
+)
 
 
 def test_any_verb_on_any_path_is_the_clients_own_fault(http: HttpDoor) -> None:
