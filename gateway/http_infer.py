@@ -101,7 +101,7 @@ class Inference:
         """Start it; the answer goes to the connection."""
         route, coding, is_slow, json_bytes = plan
         if is_slow:
-            work = self._slowly(route, request, coding)
+            work = self._slowly(route, request, coding, connection.is_local)
             return asyncio.get_running_loop().create_task(replied(connection, work))
         body = request.body
         size = len(body)
@@ -163,7 +163,9 @@ class Inference:
                 self._templates.clear()
             self._templates[key] = template
 
-    async def _slowly(self, route: Route, request: HttpRequest, coding: str) -> Response:
+    async def _slowly(
+        self, route: Route, request: HttpRequest, coding: str, is_local: bool
+    ) -> Response:
         limit_bytes = self._plane.limits.input_bytes_max
         body: Buffer = request.body
         given = (request.head.header(_CODING) or "identity").strip().lower()
@@ -177,7 +179,7 @@ class Inference:
             config = await self._plane.client.config(route.model, route.version)
             call = raw_call(route.model, route.version, body, config)
         else:
-            call = self._call(route, request, body, False)
+            call = self._call(route, request, body, is_local)
         response = response_of(call, await self._plane.infer(call))
         size = sum(len(part) for part in response.parts)
         if not coding or response.status != 200 or size < COMPRESSED_BYTES_MIN:

@@ -244,11 +244,18 @@ def in_region() -> dict[str, Any]:
 
 
 def infer_in_region(call: Caller, region: NamedRegion) -> None:
-    region.write(1024, np.zeros(16))
-    status, found, _ = call("POST", "/v2/models/identity/infer", in_region())
-    assert status == 200, found
-    assert found["outputs"] == [{"name": "OUTPUT0", "datatype": "FP32", "shape": [1, 16]}]
-    assert region.read(1024, 64) == SIXTEEN
+    """Also by clients that would take a compressed answer, as aiohttp's, or send compressed."""
+    packed = gzip.compress(json.dumps(in_region()).encode())
+    for body, headers in (
+        (in_region(), {}),
+        (in_region(), {"Accept_Encoding": "gzip, deflate"}),
+        (packed, {"Content_Encoding": "gzip"}),
+    ):
+        region.write(1024, np.zeros(16))
+        status, found, _ = call("POST", "/v2/models/identity/infer", body, **headers)
+        assert status == 200, found
+        assert found["outputs"] == [{"name": "OUTPUT0", "datatype": "FP32", "shape": [1, 16]}]
+        assert region.read(1024, 64) == SIXTEEN
 
 
 def test_a_large_tensor_both_ways(tmp_path: Path) -> None:
