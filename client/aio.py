@@ -387,6 +387,10 @@ class AsyncClient:
         """The complete configuration with which the model runs."""
         return await self._dict(control.of_model("model_config", model, version))
 
+    async def class_labels(self, model: str, version: int = -1, known: str = "") -> Json:
+        """{"mark", "batches", "labels": {output: [names]}}; the mark alone if it is `known`."""
+        return await self._dict(control.class_labels(model, version, known))
+
     async def statistics(self, model: str = "", version: int = -1) -> Json:
         """Triton's statistics, {"model_stats": [...]}; of all models without a name."""
         return await self._dict(control.of_model("statistics", model, version))

@@ -50,6 +50,12 @@ def of_model(operation: str, model: str, version: int) -> Operation:
     return Operation(operation, arguments)
 
 
+def class_labels(model: str, version: int, known: str) -> Operation:
+    """`known`: the mark of an answer whose labels need not be told again."""
+    asked = of_model("class_labels", model, version)
+    return asked._replace(arguments={**asked.arguments, "known": known})
+
+
 def index(ready: bool) -> Operation:
     return Operation("index", {"ready": True} if ready else {})
 

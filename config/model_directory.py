@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
@@ -17,6 +17,7 @@ from naiad.config.backends import WELL_KNOWN_FILES
 from naiad.config.entries import DIRECTORY, FILE, NOTHING, is_broken_link, what_is_at
 from naiad.config.faults import Fault, listed
 from naiad.config.fingerprint import fingerprint
+from naiad.config.labels import Labels, read_labels
 from naiad.config.model import Json, ModelConfig
 from naiad.config.names import inner_path_fault, model_name_fault, printable, spelled_out
 from naiad.config.normalise import complete, normalise
@@ -40,6 +41,7 @@ class ScannedModel:
     `config` is normalised; None when it did not parse. `refusals` are what this release or this
     machine cannot serve (config.refusals). `versions` are those its version policy serves,
     ascending; `existing` all usable ones. `fingerprint` changes when any of its files does.
+    `labels` are those of its label files.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ScannedModel:
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     fingerprint: str = ""
+    labels: Labels = field(default_factory=dict)
 
     def to_json(self) -> Json:
         """The form for the broker: faults and refusals are one list of sentences."""
@@ -63,6 +66,7 @@ class ScannedModel:
             "faults": [*map(str, self.faults), *self.refusals],
             "warnings": list(self.warnings),
             "fingerprint": self.fingerprint,
+            "labels": {name: list(labels) for name, labels in self.labels.items()},
         }
 
 
@@ -142,11 +146,12 @@ def _model(
     files = _names(os.path.join(directory, first)) if first else []
     completed = complete(parsed.json, directory_name=name, files=files)
     config = ModelConfig.from_json(completed.json)
+    labels, label_faults = read_labels(config, directory)
     faults = [
         *parsed.faults,
         *completed.faults,
         *validate(config),
-        *_label_faults(config, directory),
+        *label_faults,
     ]
     usable, ignored = _usable(config, directory, existing)
     choice = choose_versions(config.version_policy, usable)
@@ -167,6 +172,7 @@ def _model(
         tuple(faults),
         tuple(refused),
         tuple(warnings),
+        labels=labels,
     )
 
 
@@ -254,20 +260,3 @@ def _no_version(name: str, directory: str, usable: Sequence[int], warnings: Sequ
         f"'{name}'; {found}",
         remedy,
     )
-
-
-def _label_faults(config: ModelConfig, directory: str) -> list[Fault]:
-    faults = []
-    for index, output in enumerate(config.outputs):
-        filename = output.label_filename
-        if not filename or inner_path_fault(filename):
-            continue
-        if not os.path.isfile(os.path.join(directory, filename)):
-            faults.append(
-                Fault(
-                    f"output[{index}].label_filename",
-                    f'"{filename}" is not a file in {printable(directory)}',
-                    "add the file (one label per line), or remove label_filename",
-                )
-            )
-    return faults

@@ -8,7 +8,7 @@ broker: disks can be slow and this loads protobuf.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -22,6 +22,8 @@ from naiad.config.surroundings import CPU_ONLY, Surroundings
 MODELS_MAX: Final = 10_000
 """Models per repository; a directory with more is not a model repository."""
 NOTES_MAX: Final = 50
+LABELS_BYTES_MAX: Final = 32 * 2**20
+"""Of all models of a scan together: its answer travels in one frame."""
 
 RepositoryFaultKind = Literal[
     "remote",
@@ -94,11 +96,32 @@ def scan(
         for name in found:
             places.setdefault(name, []).append(os.path.join(repository, name))
     wanted = sorted(places) if names is None else [name for name in names if name in places]
-    models = [_model(name, places, surroundings, override) for name in dict.fromkeys(wanted)]
+    models = _without_too_many_labels(
+        _model(name, places, surroundings, override) for name in dict.fromkeys(wanted)
+    )
     missing = {
         name: _missing(name, repositories, places) for name in names or () if name not in places
     }
     return Scan(tuple(models), missing, tuple(faults), tuple(notes[:NOTES_MAX]))
+
+
+def _without_too_many_labels(models: Iterable[ScannedModel]) -> list[ScannedModel]:
+    """Models whose labels find no room any more are faulty."""
+    found = []
+    left_bytes = LABELS_BYTES_MAX
+    for model in models:
+        size = sum(len(one.encode()) + 1 for labels in model.labels.values() for one in labels)
+        if size <= left_bytes:
+            left_bytes -= size
+        else:
+            fault = Fault(
+                "",
+                f"the label files of all models are larger than {LABELS_BYTES_MAX} bytes together",
+                "shorten some, or load the models one by one",
+            )
+            model = replace(model, labels={}, faults=(*model.faults, fault))
+        found.append(model)
+    return found
 
 
 def _distinct(repositories: Sequence[str]) -> list[str]:

@@ -11,36 +11,24 @@ import numpy as np
 
 from naiad.client.tensors import array_of
 from naiad.gateway.calls import AnswerOutput
+from naiad.gateway.known_classes import Classes
 from naiad.protocol.datatypes import LENGTH_PREFIX_BYTES
-from naiad.protocol.errors import Code, RequestError
+from naiad.protocol.errors import RequestError
 
 ELEMENTS_MAX: Final = 1_000_000
 _UNSUPPORTED: Final = ("FP16", "BF16", "BYTES", "BOOL")
 
-Json = dict[str, Any]
 
+def classified(output: AnswerOutput, count: int, classes: Classes) -> AnswerOutput:
+    """The `count` largest values of each item of the batch as BYTES "value:index[:label]".
 
-def classified(output: AnswerOutput, classes: int, config: Json) -> AnswerOutput:
-    """The `classes` largest values of each item of the batch as BYTES "value:index".
-
-    Args:
-        config: the model's, as JSON: whether the first dimension is a batch.
-
-    Raises RequestError for datatypes without an order, too many elements, and outputs with labels,
-    which the gateway does not know yet.
+    Raises RequestError for datatypes without an order, and too many elements.
     """
     if output.datatype in _UNSUPPORTED:
         raise RequestError(
             "class result not available for output due to unsupported type"
             f" '{output.datatype}': '{output.name}'"
         )
-    for one in config.get("output", []):
-        if one.get("name") == output.name and one.get("label_filename"):
-            raise RequestError(
-                f"classification of output '{output.name}': labels are not in this release; ask"
-                " for the tensor itself",
-                code=Code.UNSUPPORTED,
-            )
     assert output.data is not None, "classification and shared memory exclude each other"
     values = array_of(output.datatype, output.shape, output.data, copy=False)
     if values.size > ELEMENTS_MAX:
@@ -48,15 +36,17 @@ def classified(output: AnswerOutput, classes: int, config: Json) -> AnswerOutput
             f"classification of output '{output.name}': {values.size} elements, expected at most"
             f" {ELEMENTS_MAX}"
         )
-    is_batch = int(config.get("max_batch_size", 0)) > 0 and len(output.shape) > 0
+    is_batch = classes.batches and len(output.shape) > 0
     rows = (
         values.reshape(output.shape[0], -1) if is_batch and values.size else values.reshape(1, -1)
     )
-    count = min(classes, rows.shape[1])
+    count = min(count, rows.shape[1])
+    labels = classes.labels.get(output.name, ())
     parts: list[bytes] = []
     for row in rows:
         for index in _largest(row, count):
-            text = f"{_number(row[index])}:{index}".encode()
+            label = labels[index] if index < len(labels) else ""
+            text = f"{_number(row[index])}:{index}{':' if label else ''}{label}".encode()
             parts += (len(text).to_bytes(LENGTH_PREFIX_BYTES, "little"), text)
     shape = (output.shape[0], count) if is_batch else (count,)
     return AnswerOutput(output.name, "BYTES", shape, memoryview(b"".join(parts)))

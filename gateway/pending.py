@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from naiad.client.aio import AsyncClient
 from naiad.client.memory import Placement
@@ -34,6 +34,7 @@ from naiad.gateway.calls import (
     InferCall,
     RegionPart,
 )
+from naiad.gateway.known_classes import Classes, KnownClasses
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import OutputRequest
 
@@ -63,13 +64,14 @@ class Regions(Protocol):
 class Pending:
     """A call under way; `cancel` when nobody waits for it any more."""
 
-    __slots__ = ("_call", "_client", "_config", "_done", "_ended", "_id", "_is_over", "_names",
-                 "_regions", "_retries", "_task")  # fmt: skip
+    __slots__ = ("_call", "_classes", "_client", "_done", "_ended", "_id", "_is_over",
+                 "_known_classes", "_names", "_regions", "_retries", "_task")  # fmt: skip
 
     def __init__(
         self,
         client: AsyncClient,
         regions: Regions,
+        known_classes: KnownClasses,
         call: InferCall,
         done: Done,
         ended: Callable[[], None],
@@ -79,7 +81,8 @@ class Pending:
         self._call = call
         self._done = done
         self._ended = ended
-        self._config: dict[str, Any] | None = None
+        self._known_classes = known_classes
+        self._classes: Classes | None = None
         self._names = region_names(call)
         self._id = 0
         self._is_over = False
@@ -104,8 +107,9 @@ class Pending:
 
     async def _start_later(self) -> None:
         try:
-            if any(one.classification for one in self._call.outputs) and self._config is None:
-                self._config = await self._client.config(self._call.model, self._call.version)
+            if any(one.classification for one in self._call.outputs) and self._classes is None:
+                model, version = self._call.model, self._call.version
+                self._classes = await self._known_classes.of(model, version)
             ids = await self._regions.resolved(self._names) if self._names else {}
             self._task = None
             self._submit(ids)
@@ -130,7 +134,7 @@ class Pending:
 
     def set_result(self, result: InferResult, /) -> None:
         try:
-            self._end(answer_of(self._call, result, self._config))
+            self._end(answer_of(self._call, result, self._classes))
         except NaiadError as fault:
             self._end(fault)
 
@@ -243,26 +247,24 @@ def _checked(part: RegionPart) -> RegionPart:
     return part
 
 
-def answer_of(call: InferCall, result: InferResult, config: dict[str, Any] | None) -> InferAnswer:
+def answer_of(call: InferCall, result: InferResult, classes: Classes | None) -> InferAnswer:
     """What came back, with classes where they were asked for."""
     if call.outputs:
         elsewhere = {one.name for one in call.outputs if one.region is not None}
         rows = [AnswerOutput._make(row) for row in result.raw(elsewhere)]
     else:
         rows = [AnswerOutput._make(row) for row in result.raw()]
-    if config is not None:
-        rows = _classified(call, rows, config)
+    if classes is not None:
+        rows = _classified(call, rows, classes)
     return InferAnswer(call.model, result.version, call.id, tuple(rows), result.parameters)
 
 
-def _classified(
-    call: InferCall, rows: list[AnswerOutput], config: dict[str, Any]
-) -> list[AnswerOutput]:
+def _classified(call: InferCall, rows: list[AnswerOutput], classes: Classes) -> list[AnswerOutput]:
     from naiad.gateway.classification import classified
 
-    classes = {one.name: one.classification for one in call.outputs}
+    counts = {one.name: one.classification for one in call.outputs}
     return [
-        classified(row, classes[row.name], config) if classes.get(row.name) else row for row in rows
+        classified(row, counts[row.name], classes) if counts.get(row.name) else row for row in rows
     ]
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from naiad.client.aio import AsyncClient, Receiver
 from naiad.client.requests import Prepared
 from naiad.gateway.calls import InferAnswer, InferCall
+from naiad.gateway.known_classes import KnownClasses
 from naiad.gateway.limits import Limits
 from naiad.gateway.pending import SERVER_FULL, Done, Outcome, Pending, over_budget
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
@@ -98,6 +99,7 @@ class Plane:
         """Calls that are not answered."""
         self.answered = 0
         self._regions = NamedRegions(client)
+        self._classes = KnownClasses(client)
 
     def start(self, call: InferCall, done: Done) -> Pending:
         """Begin a call; `done` is told its outcome later.
@@ -106,7 +108,7 @@ class Plane:
         """
         if self.in_flight >= self.limits.requests_in_flight_max:
             raise self._too_many()
-        pending = Pending(self.client, self._regions, call, done, self.ended)
+        pending = Pending(self.client, self._regions, self._classes, call, done, self.ended)
         pending.start()
         self.in_flight += 1
         return pending

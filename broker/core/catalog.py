@@ -250,6 +250,7 @@ class Catalog:
         for number in versions:
             version = ModelVersion(name, number, str(entry["directory"]), config, generation)
             version.fingerprint = str(entry.get("fingerprint", ""))
+            version.labels = entry.get("labels", {})
             version.load_started_ns = world.now_ns
             version.move(ModelState.LOADING)
             self._make_instances(version)
@@ -440,6 +441,7 @@ class Catalog:
                 name, entry["version"], entry["directory"], config, entry["generation"]
             )
             version.fingerprint = entry["fingerprint"]
+            version.labels = entry["labels"]
             version.threads = entry["threads"]
             version.load_started_ns = world.now_ns
             version.move(ModelState.LOADING)
@@ -481,6 +483,7 @@ class Catalog:
                         "was_ready": version.state is ModelState.READY,
                         "generation": version.generation,
                         "fingerprint": version.fingerprint,
+                        "labels": version.labels,
                         "threads": version.threads,
                         "instances": [
                             (one.id, one.name, one.kind, one.device, one.device_id)

@@ -54,6 +54,9 @@ class Control:
             "model_config": lambda s, c, a, p: queries.model_config(
                 text_argument(a, "model"), version_argument(a)
             ),
+            "class_labels": lambda s, c, a, p: queries.class_labels(
+                text_argument(a, "model"), version_argument(a), str(a.get("known", ""))
+            ),
             "statistics": lambda s, c, a, p: queries.statistics(
                 str(a.get("model", "")), version_argument(a)
             ),

@@ -7,6 +7,7 @@ Triton's; health, index and metrics derive from these records and from nothing e
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -77,6 +78,8 @@ class ModelVersion:
         self.load_ns = 0
         self.threads = 0
         self.fingerprint = ""
+        self.labels: Mapping[str, Sequence[str]] = {}
+        """Names of the classes of its outputs, by the output; from its label files."""
         self._config_text = ""
 
     def __repr__(self) -> str:

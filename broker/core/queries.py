@@ -15,8 +15,10 @@ from naiad.protocol.messages import ANY_VERSION
 Json = dict[str, Any]
 
 EXTENSIONS: Final = [
+    "classification",
     "model_repository",
     "model_repository(unload_dependents)",
+    "schedule_policy",
     "model_configuration",
     "system_shared_memory",
     "binary_tensor_data",
@@ -74,6 +76,18 @@ class Queries:
     def model_config(self, name: str, version: int) -> Json:
         return self._admission.find(name, version).config.to_json()
 
+    def class_labels(self, name: str, version: int, known: str) -> Json:
+        """What classification needs: whether the first dimension is a batch, and the labels.
+
+        Who knows the labels of this `mark` already is not told them again.
+        """
+        found = self._admission.find(name, version)
+        mark = f"{self._world.incarnation}.{found.generation}"
+        if mark == known:
+            return {"mark": mark}
+        batches = found.config.max_batch_size > 0
+        return {"mark": mark, "batches": batches, "labels": found.labels}
+
     def statistics(self, name: str, version: int) -> Json:
         """Triton's model_stats: READY versions only."""
         models = self._world.models
@@ -87,8 +101,9 @@ class Queries:
             if one.state is ModelState.READY and version in (ANY_VERSION, one.version)
         ]
         if name and not stats:
-            wanted = "" if version == ANY_VERSION else f" version {version}"
-            raise RequestError(f"requested model '{name}'{wanted} is not available")
+            if version != ANY_VERSION:
+                raise RequestError(f"requested model version is not available for model '{name}'")
+            raise RequestError(f"requested model '{name}' is not available")
         return {"model_stats": stats}
 
     def index(self, ready_only: bool) -> list[Json]:

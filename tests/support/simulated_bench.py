@@ -163,10 +163,12 @@ class Bench:
         self.do(e.ControlAsked(CLIENT, self._call, operation, arguments, payload))
         return self._call
 
-    def load(self, found: Json, *, versions: tuple[int, ...] = (1,), edition: str = "0") -> int:
+    def load(
+        self, found: Json, *, versions: tuple[int, ...] = (1,), edition: str = "0", **extra: Any
+    ) -> int:
         """Begin to load a model whose repository entry is this config; the call's number."""
         call = self.ask_control("load", model=found["name"])
-        self.scanned(found, versions=versions, edition=edition)
+        self.scanned(found, versions=versions, edition=edition, **extra)
         return call
 
     def scanned(

@@ -115,9 +115,26 @@ def test_statistics_are_of_ready_versions_and_unknown_models_are_an_error() -> N
     bench.served(config())
     (found,) = bench.control("statistics")["model_stats"]
     assert (found["name"], found["version"], found["execution_count"]) == ("m", "1", 0)
-    for arguments in ({"model": "x"}, {"model": "m", "version": 2}):
-        with pytest.raises(RequestError, match="is not available"):
-            bench.control("statistics", **arguments)
+    with pytest.raises(RequestError, match="requested model 'x' is not available"):
+        bench.control("statistics", model="x")
+    with pytest.raises(RequestError, match="requested model version is not available for model"):
+        bench.control("statistics", model="m", version=2)
+
+
+def test_the_labels_of_classes_are_told_once_and_survive_a_restart() -> None:
+    bench = Bench()
+    bench.served(config(**batching(4)), labels={"Y": ["one", "two"]})
+    found = bench.control("class_labels", model="m")
+    assert (found["batches"], found["labels"]) == (True, {"Y": ["one", "two"]})
+    assert bench.control("class_labels", model="m", known=found["mark"]) == {"mark": found["mark"]}
+    again = bench.restarted().control("class_labels", model="m", known=found["mark"])
+    assert {name: list(one) for name, one in again["labels"].items()} == found["labels"]
+    with pytest.raises(RequestError, match="unknown model: 'x' is not found"):
+        bench.control("class_labels", model="x")
+    bench.load(config(max_batch_size=0), edition="1")
+    bench.loaded(bench.worker())
+    newer = bench.control("class_labels", model="m", known=found["mark"])
+    assert (newer["batches"], newer["labels"]) == (False, {})
 
 
 def test_the_status_shows_models_instances_sessions_and_counters() -> None:
@@ -153,7 +170,7 @@ def test_the_status_counts_deaths_and_reexecutions_by_reason() -> None:
 @pytest.mark.parametrize(
     ("operation", "arguments", "text"),
     [
-        ("nonsense", {}, "unknown operation 'nonsense'; known are counters, index, live"),
+        ("nonsense", {}, "unknown operation 'nonsense'; known are class_labels, counters, index"),
         ("model_ready", {}, "model: expected a non-empty string"),
         ("model_ready", {"model": 3}, "model: expected a non-empty string"),
         ("model_ready", {"model": "m", "version": -7}, "version: expected a number"),

@@ -18,6 +18,7 @@ from naiad.gateway.http_answer import answer_body
 from naiad.gateway.http_request import infer_call
 from naiad.gateway.http_status import STATUS_OF, error_body, from_fault
 from naiad.gateway.json_tensors import from_json, to_json
+from naiad.gateway.known_classes import Classes
 from naiad.protocol.errors import Code, ModelError, RequestError, Unavailable
 
 FLOATS = memoryview(struct.pack("<2f", 1.5, 2))
@@ -129,11 +130,11 @@ def test_round_trip(data: st.DataObject, datatype: str, name: str) -> None:
     assert found.get("id", "") == name
 
 
-def classes(values: Any, k: int, batch: int = 0, **output: Any) -> AnswerOutput:
+def classes(values: Any, k: int, batch: int = 0, labels: Any = None) -> AnswerOutput:
     array = np.asarray(values)
     datatype = {"float32": "FP32", "uint8": "UINT8", "float16": "FP16"}[str(array.dtype)]
     given_ = AnswerOutput("O", datatype, array.shape, memoryview(array.tobytes()))
-    return classified(given_, k, {"max_batch_size": batch, "output": [{"name": "O", **output}]})
+    return classified(given_, k, Classes("", batch > 0, labels or {}))
 
 
 def texts(output: AnswerOutput) -> list[str]:
@@ -160,12 +161,17 @@ def test_classification_of_more_classes_than_elements() -> None:
     assert texts(last) == ["-inf:1", "nan:0"]
 
 
+def test_classes_have_their_labels() -> None:
+    """Of this output; an empty label, or none for so large an index, is left out."""
+    values = np.array([0.1, 3, 2, 1], np.float32)
+    found = classes(values, 4, labels={"O": ["low", "high", ""], "P": ["x"]})
+    assert texts(found) == ["3.000000:1:high", "2.000000:2", "1.000000:3", "0.100000:0:low"]
+    assert texts(classes(values, 1, labels={"P": ["x", "y"]})) == ["3.000000:1"]
+
+
 def test_classification_refuses_by_name() -> None:
     with pytest.raises(RequestError, match="unsupported type 'FP16'"):
         classes(np.zeros(3, np.float16), 1)
-    with pytest.raises(RequestError, match="labels are not in this release") as raised:
-        classes(np.zeros(3, np.float32), 1, label_filename="labels.txt")
-    assert raised.value.code is Code.UNSUPPORTED
     with pytest.raises(RequestError, match="at most 1000000"):
         classes(np.zeros(1_000_001, np.uint8), 1)
 
