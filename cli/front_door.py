@@ -19,6 +19,7 @@ from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.seconds import Seconds
 from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening
+from naiad.gateway.options import tls_files
 
 HTTP_PORT: Final = 8000
 HTTP_ADDRESS: Final = "127.0.0.1"
@@ -39,7 +40,20 @@ def options(command: F) -> F:
     return command
 
 
+_TLS: Final[Sequence[Callable[[Any], Any]]] = tuple(
+    click.option(f"--{skin}-{name}", hidden=True, **kind)  # in docs/access.md
+    for skin in ("http", "grpc")
+    for name, kind in (
+        ("use-ssl", {"is_flag": True}),
+        ("use-ssl-mutual", {"is_flag": True}),
+        ("server-cert", {"metavar": "PEM"}),
+        ("server-key", {"metavar": "PEM"}),
+        ("root-cert", {"metavar": "PEM"}),
+    )
+)
+
 _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
+    *_TLS,
     click.option(
         "--http-port",
         default=str(HTTP_PORT),
@@ -66,11 +80,6 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         hidden=True,  # rarely wanted, and --help is to fit a screen; in docs/grpc.md
     ),
     click.option("--grpc-header-forward-pattern", metavar="REGEX", hidden=True),
-    click.option("--grpc-use-ssl", is_flag=True, hidden=True),
-    click.option("--grpc-use-ssl-mutual", is_flag=True, hidden=True),
-    click.option("--grpc-server-cert", metavar="PEM", hidden=True),
-    click.option("--grpc-server-key", metavar="PEM", hidden=True),
-    click.option("--grpc-root-cert", metavar="PEM", hidden=True),
     click.option(
         "--gateways",
         type=click.IntRange(1, GATEWAYS_MAX),
@@ -150,7 +159,7 @@ def opened(
     allow_client_shm: str,
     allow_management: str,
     grace_seconds: float,
-    **grpc_options: str | bool | None,
+    **gateway_options: str | bool | None,
 ) -> FrontDoor:
     """Listen. Raises CommandFailed (PORT) with one sentence when that is not possible."""
     arguments = [
@@ -163,10 +172,15 @@ def opened(
         arguments.append(f"--http-max-input-size={http_max_input_size}")
     if http_header_forward_pattern:
         arguments.append(f"--http-header-forward-pattern={http_header_forward_pattern}")
-    for name, value in grpc_options.items():  # the gateway's own, by the same names
+    for name, value in gateway_options.items():  # the gateway's own, by the same names
         option = f"--{name.replace('_', '-')}"
         if value:
             arguments.append(option if value is True else f"{option}={value}")
+    try:  # what every gateway will load
+        is_https = tls_files(gateway_options, "http").context() is not None
+        tls_files(gateway_options, "grpc").context()
+    except ListenFailed as fault:
+        raise CommandFailed(str(fault), ExitCode.USAGE) from fault
     http: list[socket.socket] = []
     grpc: list[socket.socket] = []
     url = grpc_target = ""
@@ -175,6 +189,8 @@ def opened(
             number = _port("--http-port", http_port)
             http.append(listening(http_address, number, what="--http-port"))
             url = _url(http_address, http[0])
+            if is_https:
+                url = url.replace("http://", "https://")
         else:
             arguments.append("--no-http")
         if grpc_port != OFF:

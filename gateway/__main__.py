@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from naiad.client.aio import AsyncClient
 from naiad.config.listening import ListenFailed, listening
-from naiad.config.settings import seconds
 from naiad.gateway.access import Access
 from naiad.gateway.http_app import HttpApp
 from naiad.gateway.http_server import HttpServer
 from naiad.gateway.limits import Limits
 from naiad.gateway.listener import Listener, end
+from naiad.gateway.options import parser, tls_files
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("naiad.gateway")
 FAILED_SECONDS: Final = 1.0
 """A supervisor that restarts at once must not spin over a port that is taken."""
-WISHES: Final = ("auto", "true", "false")
 
 
 class ExitCode(IntEnum):
@@ -50,40 +49,6 @@ class Ports(NamedTuple):
 
     http: list[socket.socket]
     grpc: list[socket.socket]
-
-
-def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(
-        prog="naiad gateway",
-        usage="%(prog)s --run-dir DIR [options]",
-        description="One gateway process: KServe v2 for the server of a run directory.",
-        epilog="example: naiad gateway --run-dir /run/naiad --http-port 8000 --reuse-port",
-        allow_abbrev=False,
-    )
-    option = out.add_argument
-    option("--run-dir", required=True, help="of the server to speak to")
-    option("--name", default="gateway", help="of this process, for people")
-    option("--http-address", default="127.0.0.1", help="an address, or unix:PATH")
-    option("--http-port", type=int, default=8000)
-    option("--no-http", action="store_true", help="gRPC alone")
-    option("--http-fd", type=int, action="append", help="inherited listening socket; repeatable")
-    option("--reuse-port", action="store_true", help="share the port with other gateways")
-    option("--http-max-input-size", type=int, default=Limits().input_bytes_max, metavar="BYTES")
-    option("--http-header-forward-pattern", default="", metavar="REGEX")
-    option("--allow-client-shm", choices=WISHES, default="auto", help="auto: this machine alone")
-    option("--allow-management", choices=WISHES, default="auto", help="auto: this machine alone")
-    option("--grpc-port", type=int, help="listen for gRPC too; without this option, not")
-    option("--grpc-fd", type=int, action="append", help="inherited listening socket; repeatable")
-    option("--grpc-address", help="an address, or unix:PATH; default: that of HTTP")
-    option("--grpc-header-forward-pattern", default="", metavar="REGEX")
-    option("--grpc-use-ssl", action="store_true", help="TLS, with the certificate and key below")
-    option("--grpc-use-ssl-mutual", action="store_true", help="TLS, and clients show theirs too")
-    option("--grpc-server-cert", metavar="PEM")
-    option("--grpc-server-key", metavar="PEM")
-    option("--grpc-root-cert", metavar="PEM", help="who may sign clients' certificates")
-    option("--grace-seconds", type=seconds, default=0.0, help="serve on after SIGTERM, not ready")
-    option("--drain-seconds", type=seconds, default=30.0, help="then for what is under way")
-    return out
 
 
 async def serve(options: argparse.Namespace, ports: Ports) -> ExitCode:
@@ -103,8 +68,10 @@ async def serve(options: argparse.Namespace, ports: Ports) -> ExitCode:
     access = Access(client_shm=options.allow_client_shm, management=options.allow_management)
     phase = Phase()
     app = HttpApp(plane, phase, access, options.http_header_forward_pattern)
-    listeners: list[Listener[Any]] = [HttpServer(plane, phase, app, ports.http)]
+    listeners: list[Listener[Any]] = []
     try:
+        tls = tls_files(vars(options), "http").context()
+        listeners.append(HttpServer(plane, phase, app, ports.http, tls))
         listeners += grpc_servers(plane, phase, access, options, ports.grpc)
     except ListenFailed:
         await plane.close()
@@ -141,17 +108,10 @@ def grpc_servers(
         return []
     # Only here: protobuf takes 10 MB and a tenth of a second.
     from naiad.gateway.grpc_server import GrpcServer, Options
-    from naiad.gateway.grpc_tls import tls_context
 
     wanted = Options(
         header_pattern=options.grpc_header_forward_pattern,
-        tls=tls_context(
-            is_wanted=options.grpc_use_ssl or options.grpc_use_ssl_mutual,
-            is_mutual=options.grpc_use_ssl_mutual,
-            certificate=options.grpc_server_cert,
-            key=options.grpc_server_key,
-            root=options.grpc_root_cert,
-        ),
+        tls=tls_files(vars(options), "grpc").context(),
     )
     return [GrpcServer(plane, phase, access, sockets, wanted)]
 

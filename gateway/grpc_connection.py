@@ -27,6 +27,7 @@ from naiad.gateway.http2.frames import ConnectionFault
 from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
+from naiad.gateway.transports import has_tls, unwritten_bytes
 
 PING_SECONDS: Final = 60.0
 """Of silence on a connection with calls, after which it is asked whether it is there."""
@@ -54,9 +55,7 @@ class House(Protocol):
     plane: Plane
     phase: Phase
     connections: set[GrpcConnection]
-
-    @property
-    def limits(self) -> Limits: ...
+    limits: Limits
 
     def method(self, path: bytes) -> Method | None: ...
 
@@ -75,6 +74,7 @@ class GrpcConnection(asyncio.Protocol):
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._is_local = False
+        self._is_tls = False
         self._is_flush_due = False
         self._is_receiving = False
         self._heard = self._since = loop.time()
@@ -88,6 +88,7 @@ class GrpcConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]  # uvloop's is of another class
         self._is_local = is_local(transport.get_extra_info("peername"))
+        self._is_tls = has_tls(transport)
         if len(self._house.connections) >= self._house.limits.connections_max:
             transport.close()
             return
@@ -162,7 +163,7 @@ class GrpcConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        unwritten = transport.get_write_buffer_size()
+        unwritten = unwritten_bytes(transport, is_tls=self._is_tls)
         if unwritten != self._unwritten_bytes:
             self._unwritten_bytes, self._unwritten_since = unwritten, now
         elif unwritten and now - self._unwritten_since > self._house.limits.write_seconds:

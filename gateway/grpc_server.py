@@ -22,7 +22,6 @@ from naiad.gateway.grpc_connection import GrpcConnection, Method
 from naiad.gateway.grpc_health import SERVICES, Health
 from naiad.gateway.grpc_service import Caller, Service
 from naiad.gateway.grpc_stream import Stream
-from naiad.gateway.limits import Limits
 from naiad.gateway.listener import Listener
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
@@ -44,7 +43,7 @@ class Options:
     """How it listens."""
 
     tls: ssl.SSLContext | None = None
-    """See grpc_tls."""
+    """See TlsFiles."""
     header_pattern: str = ""
     """Metadata whose name matches becomes a parameter of the request (case is ignored)."""
 
@@ -61,7 +60,7 @@ class GrpcServer(Listener[GrpcConnection]):
         options: Options | None = None,
     ) -> None:
         options = options or Options()
-        super().__init__(phase, sockets, options.tls)
+        super().__init__(phase, plane.limits, sockets, options.tls)
         self.plane = plane
         self.service = Service(plane, phase)
         self._access = access
@@ -70,10 +69,6 @@ class GrpcServer(Listener[GrpcConnection]):
         pattern = options.header_pattern
         self._header_pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
         self._methods = self._table()
-
-    @property
-    def limits(self) -> Limits:
-        return self.plane.limits
 
     @property
     def watcher_count(self) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from naiad.gateway.access import is_local
@@ -19,6 +18,7 @@ from naiad.gateway.http_status import HttpError, from_fault
 from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Budget, draining
+from naiad.gateway.transports import Writer
 from naiad.protocol.errors import NaiadError
 
 LINGER_SECONDS: Final = 2.0
@@ -57,6 +57,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._door = door
         self._loop = loop
         self._transport: asyncio.Transport | None = None
+        self._writer: Writer | None = None
+        """Together with the transport."""
         self.is_local = False
         """Whether the client is on this machine."""
         self._reader = Reader(
@@ -82,7 +84,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._lingers_since = 0.0
         self._is_advancing = False
         self._is_reading = True
-        self._write_paused_since = 0.0
         self._unwritten_bytes = 0
         self._unwritten_since = 0.0
 
@@ -90,6 +91,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's is not a subclass
+        self._writer = Writer(transport)  # type: ignore[arg-type]
         self.is_local = is_local(transport.get_extra_info("peername"))
         self._door.connections.add(self)
         limit = self._door.limits.connections_max
@@ -99,7 +101,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, fault: Exception | None) -> None:
         self._door.connections.discard(self)
-        self._transport = None
+        self._transport = self._writer = None
         self._abandon()
 
     def eof_received(self) -> bool:
@@ -109,10 +111,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._write_paused_since = self._loop.time()
+        if self._writer is not None:
+            self._writer.pause()
 
     def resume_writing(self) -> None:
-        self._write_paused_since = 0.0
+        if self._writer is not None:
+            self._writer.resume()
         self._advance()
 
     def get_buffer(self, hint: int) -> memoryview:
@@ -153,8 +157,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._is_advancing:
             return
         self._is_advancing = True
-        while self._current is None and self._backlog and not self._write_paused_since:
-            if self._transport is None:
+        while self._current is None and self._backlog:
+            if self._writer is None or not self._writer.has_room:
                 break
             request, self._held_bytes = self._backlog.popleft()
             self._current = request
@@ -167,7 +171,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         if self._current is None and not self._backlog:
             if self._refusal is not None:
-                self._say_refusal(transport)
+                self._say_refusal()
             elif self._reader.expects_continue:
                 self._reader.expects_continue = False
                 if not self._reader.received:
@@ -186,19 +190,19 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._work = None
         self._current = None
         self._give_held()
-        transport = self._transport
-        if transport is None:
+        writer = self._writer
+        if writer is None:
             return
         closes = not request.keeps_alive
         if not self._door.phase.is_serving:  # the client may come again, to another server
             closes = closes or not (self._backlog or self._refusal)
         buffers = wire(response, closes=closes, is_head=request.head.method == "HEAD")
-        _write(transport, buffers)
+        writer.write(buffers)
         if closes:
             self._drop_backlog()
             self._is_deaf = True
             self._lingers_since = self._loop.time()
-            transport.close()
+            writer.close()
         elif self._stage is Stage.IDLE:
             self._since = self._loop.time()
         if self._backlog or self._refusal or self._reader.expects_continue:
@@ -243,10 +247,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._reader.expects_continue = False
         self._advance()
 
-    def _say_refusal(self, transport: asyncio.Transport) -> None:
+    def _say_refusal(self) -> None:
         """And close when the client has heard it: at once, it might find a reset instead."""
-        assert self._refusal is not None
-        _write(transport, wire(error_response(self._refusal), closes=True))
+        transport, writer = self._transport, self._writer
+        if self._refusal is None or transport is None or writer is None:
+            return
+        writer.write(wire(error_response(self._refusal), closes=True))
         self._refusal = None
         self._lingers_since = self._loop.time()
         if transport.can_write_eof():
@@ -257,8 +263,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request is under way, or its answer."""
-        transport = self._transport
-        if transport is not None and transport.get_write_buffer_size() > 0:
+        if self._writer is not None and self._writer.unwritten_bytes:
             return True
         return self._current is not None or bool(self._backlog)
 
@@ -274,10 +279,10 @@ class HttpConnection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """When everything that was written has gone; a refused client is let read why, and one
         whose request still runs is told that its time is over."""
-        if self._transport is None or self._lingers_since:
+        if self._writer is None or self._lingers_since:
             return
         if self._current is None:
-            self._transport.close()
+            self._writer.close()
             return
         work, self._work = self._work, None
         if work is not None:
@@ -292,11 +297,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def check_time(self, now: float) -> None:
         """End the connection when the client is too slow; called about once a second."""
-        transport = self._transport
-        if transport is None:
+        transport, writer = self._transport, self._writer
+        if transport is None or writer is None:
             return
         limits = self._door.limits
-        unwritten = transport.get_write_buffer_size()
+        unwritten = writer.unwritten_bytes
         if unwritten:
             if unwritten != self._unwritten_bytes:  # it takes some
                 self._unwritten_bytes = unwritten
@@ -325,10 +330,3 @@ class HttpConnection(asyncio.BufferedProtocol):
                 f" then {limits.body_rate_bytes} bytes a second"
             )
             self._refuse(HttpError(408, text))
-
-
-def _write(transport: asyncio.Transport, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-    """One after the other: asyncio's own `writelines` tells nobody, from Python 3.12 on, that a
-    client does not take what is written to it."""
-    for buffer in buffers:
-        transport.write(buffer)

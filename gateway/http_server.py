@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Sequence
 
 from naiad.gateway.http_app import HttpApp
 from naiad.gateway.http_connection import HttpConnection, Work
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest
 from naiad.gateway.http_reader import READ_BYTES, KnownHeads
-from naiad.gateway.limits import Limits
 from naiad.gateway.listener import Listener
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
@@ -20,10 +20,14 @@ class HttpServer(Listener[HttpConnection]):
     """The door of its connections; see Listener."""
 
     def __init__(
-        self, plane: Plane, phase: Phase, app: HttpApp, sockets: Sequence[socket.socket]
+        self,
+        plane: Plane,
+        phase: Phase,
+        app: HttpApp,
+        sockets: Sequence[socket.socket],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(phase, sockets)
-        self.limits: Limits = plane.limits
+        super().__init__(phase, plane.limits, sockets, tls)
         self.budget = plane.budget
         self.read_buffer = bytearray(READ_BYTES)
         self.known_heads = KnownHeads()

@@ -30,6 +30,11 @@ class Limits:
     pipeline_max: int = 128
     """Requests that one client may send ahead of its answers."""
 
+    handshakes_max: int = 1024
+    """TLS handshakes under way on one port; beyond, the oldest is given up."""
+    handshake_seconds: float = 10.0
+    """For one of them."""
+
     header_seconds: float = 20.0
     """From the first byte of a request to the last of its header."""
     body_seconds: float = 30.0

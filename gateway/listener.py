@@ -13,9 +13,12 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from naiad.config.listening import BACKLOG
+from naiad.gateway.handshakes import Handshakes
+from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
 
 CHECK_SECONDS: Final = 1.0
@@ -52,13 +55,18 @@ class Listener(Generic[C]):
     """
 
     def __init__(
-        self, phase: Phase, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
+        self,
+        phase: Phase,
+        limits: Limits,
+        sockets: Sequence[socket.socket],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.phase = phase
+        self.limits = limits
         self.connections: set[C] = set()
         self._sockets = sockets
         self._tls = tls
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | Handshakes] = []
         self._check: asyncio.TimerHandle | None = None
 
     def _connection(self, loop: asyncio.AbstractEventLoop) -> asyncio.BaseProtocol:
@@ -71,11 +79,18 @@ class Listener(Generic[C]):
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         for one in self._sockets:
-            server = await loop.create_server(
-                lambda: self._connection(loop), sock=one, backlog=BACKLOG, ssl=self._tls
-            )
-            self._servers.append(server)
+            self._servers.append(await self._listen(one, loop))
         self._check_time(loop)
+
+    async def _listen(
+        self, one: socket.socket, loop: asyncio.AbstractEventLoop
+    ) -> asyncio.Server | Handshakes:
+        make = partial(self._connection, loop)
+        if self._tls is None:
+            return await loop.create_server(make, sock=one, backlog=BACKLOG)
+        handshakes = Handshakes(one, self._tls, make, self.limits)
+        handshakes.start()
+        return handshakes
 
     def _check_time(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()

@@ -1,4 +1,5 @@
-"""The HTTP connection over real sockets and a door that answers when the test says so."""
+"""The HTTP connection over real sockets, plain and with TLS, and a door that answers when the test
+says so."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,15 +15,20 @@ from typing import Any
 import pytest
 import uvloop
 
+from naiad.config.listening import listening
 from naiad.gateway.access import is_local
+from naiad.gateway.handshakes import Handshakes
 from naiad.gateway.http_connection import HttpConnection
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response
 from naiad.gateway.http_reader import READ_BYTES, KnownHeads
 from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Budget
+from support.certificates import Certificates, made
 
 DEADLINE_S = 5.0
+USED: ContextVar[Certificates | None] = ContextVar("USED", default=None)
+"""By the connections of the test that runs; None: they are plain."""
 GET = b"GET /%d HTTP/1.1\r\n\r\n"
 
 
@@ -43,8 +50,9 @@ class Job:
 class Door:
     """Keeps what arrives; answers paths that begin with "/now" at once."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, tls: Certificates | None) -> None:
         self.limits = limits
+        self.tls = tls
         self.budget = Budget(limits.bytes_in_flight_max)
         self.read_buffer = bytearray(READ_BYTES)
         self.known_heads = KnownHeads()
@@ -78,11 +86,19 @@ class Door:
 
 
 @asynccontextmanager
-async def opened(**limits: Any) -> AsyncIterator[Door]:
+async def opened(tls: Certificates | None = None, **limits: Any) -> AsyncIterator[Door]:
     loop = asyncio.get_running_loop()
-    door = Door(replace(Limits(), **limits))
-    server = await loop.create_server(lambda: HttpConnection(door, loop), "127.0.0.1", 0)
-    door.port = server.sockets[0].getsockname()[1]
+    tls = tls or USED.get()
+    door = Door(replace(Limits(), **limits), tls)
+    one = listening("127.0.0.1", 0, what="port")
+    door.port = one.getsockname()[1]
+    make = partial(HttpConnection, door, loop)
+    server: asyncio.Server | Handshakes
+    if tls is None:
+        server = await loop.create_server(make, sock=one)
+    else:
+        server = Handshakes(one, tls.server_context(), make, door.limits)
+        server.start()
     try:
         yield door
     finally:
@@ -101,13 +117,35 @@ async def opened(**limits: Any) -> AsyncIterator[Door]:
 Scenario = Callable[[], Awaitable[None]]
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
-    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return made(tmp_path_factory.mktemp("tls"))
 
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def ran(scenario: Scenario, factory: LoopFactory) -> None:
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(asyncio.wait_for(scenario(), 4 * DEADLINE_S))
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def loop_factory(request: pytest.FixtureRequest) -> LoopFactory:
+    factory: LoopFactory = request.param
+    return factory
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "TLS"])
+def run(
+    request: pytest.FixtureRequest, certificates: Certificates, loop_factory: LoopFactory
+) -> Callable[[Scenario], None]:
     def run(scenario: Scenario) -> None:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(asyncio.wait_for(scenario(), 4 * DEADLINE_S))
+        async def with_tls() -> None:
+            USED.set(certificates if request.param else None)
+            await scenario()
+
+        ran(with_tls, loop_factory)
 
     return run
 
@@ -116,7 +154,8 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def connected(door: Door, text: bytes) -> Streams:
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    context = None if door.tls is None else door.tls.client_context()
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port, ssl=context)
     door.writers.append(writer)
     writer.write(text)
     return reader, writer
@@ -166,8 +205,10 @@ def test_a_client_that_goes_away_is_noticed_at_once(run: Callable[[Scenario], No
                     writer.close()
                 elif ending == "abort":
                     writer.transport.abort()
-                else:
+                elif writer.can_write_eof():
                     writer.write_eof()
+                else:  # TLS has no half-closed ends
+                    writer.close()
                 await door.until(lambda: door.jobs[-1].is_cancelled)
                 door.jobs.clear()
                 writer.close()
@@ -242,7 +283,8 @@ def test_a_refusal_comes_after_earlier_answers_and_can_be_read(
             assert await response(reader) == (200, b"one")
             status, text = await response(reader)
             assert (status, b"at most 1000 bytes" in text) == (413, True)
-            assert await reader.read() == b""
+            if writer.can_write_eof():  # not with TLS: only the header says that it is over
+                assert await reader.read() == b""
             writer.close()
 
     run(scenario)
@@ -277,8 +319,12 @@ def test_slow_clients_are_told_and_closed(run: Callable[[Scenario], None]) -> No
             _, writer = await connected(door, b"")
             await door.until(lambda: bool(door.connections))
             (idle,) = door.connections
-            idle.check_time(asyncio.get_running_loop().time() + 3600.0)
-            await door.until(lambda: not door.connections)
+
+            def is_closed() -> bool:
+                idle.check_time(asyncio.get_running_loop().time() + 3600.0)
+                return not door.connections
+
+            await door.until(is_closed)
             writer.close()
 
     run(scenario)
@@ -294,10 +340,13 @@ def test_at_the_end_a_half_received_request_is_told_and_an_idle_client_let_go(
             half, writer = await connected(door, GET % 1 + b"POST / HTTP/1.1\r\nContent-Le")
             await door.until(lambda: bool(door.jobs))
             door.phase.close()
-            for _ in range(2):
+
+            def is_let_go() -> bool:
                 for connection in tuple(door.connections):
                     connection.leave()
-            assert await idle.read() == b""
+                return idle.at_eof()
+
+            await door.until(is_let_go)
             door.jobs[0].answer(b"one")
             assert await response(half) == (200, b"one")
             writer.write(b"ngth: 5\r\n\r\nhello")
@@ -341,6 +390,43 @@ def test_while_the_server_leaves_a_connection_ends_behind_its_last_answer(
             assert await reader.read() == b""
 
     run(scenario)
+
+
+def test_handshakes_are_limited_in_time_and_number(
+    loop_factory: LoopFactory, certificates: Certificates
+) -> None:
+    async def scenario() -> None:
+        async with opened(certificates, handshake_seconds=0.2, handshakes_max=2) as door:
+            silent, first = await asyncio.open_connection("127.0.0.1", door.port)
+            assert await asyncio.wait_for(silent.read(), DEADLINE_S) == b""
+            first.close()
+        async with opened(certificates, handshakes_max=2) as door:
+            slow = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(3)]
+            oldest = slow[0][0]
+            assert await asyncio.wait_for(oldest.read(), DEADLINE_S) == b""
+            for _, writer in slow:
+                writer.close()
+            reader, writer = await connected(door, b"GET /now HTTP/1.1\r\n\r\n")
+            assert await response(reader) == (200, b"/now")
+            writer.close()
+
+    ran(scenario, loop_factory)
+
+
+def test_bytes_that_are_no_handshake_end_their_connection_alone(
+    loop_factory: LoopFactory, certificates: Certificates
+) -> None:
+    async def scenario() -> None:
+        async with opened(certificates) as door:
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            writer.write(b"GET /now HTTP/1.1\r\n\r\n")
+            assert b"/now" not in await asyncio.wait_for(reader.read(), DEADLINE_S)
+            writer.close()
+            reader, writer = await connected(door, b"GET /now HTTP/1.1\r\n\r\n")
+            assert await response(reader) == (200, b"/now")
+            writer.close()
+
+    ran(scenario, loop_factory)
 
 
 def test_too_many_connections(run: Callable[[Scenario], None]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from naiad.testing.server import Server, _environment, serve
+from support.certificates import Certificates, made
 from support.grpc_models import floats
 from support.models import add_echo
 from support.waiting import wait_until
@@ -116,44 +116,29 @@ def test_a_port_that_is_taken(server: Server) -> None:
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """server.pem, server.key, signed by themselves for localhost."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl is not installed")
-    directory = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        [
-            openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
-            "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", "server.key",
-            "-out", "server.pem",
-        ],
-        cwd=directory, check=True, capture_output=True,
-    )  # fmt: skip
-    return directory
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return made(tmp_path_factory.mktemp("tls"))
 
 
-def tls(directory: Path, *more: str) -> Sequence[str]:
-    files = ["--grpc-server-cert", f"{directory}/server.pem"]
-    return [*files, "--grpc-server-key", f"{directory}/server.key", *more]
-
-
-def test_tls(server: Server, port: int, certificates: Path) -> None:
-    arguments = ["--grpc-port", str(port), "--reuse-port", *tls(certificates, "--grpc-use-ssl")]
+def test_tls(server: Server, port: int, certificates: Certificates) -> None:
+    arguments = ["--grpc-port", str(port), "--reuse-port", *certificates.options("grpc", "use-ssl")]
 
     with gateway(server, *arguments):
-        root = f"{certificates}/server.pem"
+        root = certificates.cert("ca")
         assert asked(f"localhost:{port}", ssl=True, root_certificates=root) == [3.0]
         with triton.InferenceServerClient(f"127.0.0.1:{port}") as plain:
             assert not answers(plain)
 
 
-def test_mutual_tls(server: Server, port: int, certificates: Path) -> None:
-    root = f"{certificates}/server.pem"
-    arguments = tls(certificates, "--grpc-use-ssl-mutual", "--grpc-root-cert", root)
+def test_mutual_tls(server: Server, port: int, certificates: Certificates) -> None:
+    root = certificates.cert("ca")
+    arguments = certificates.options("grpc", "use-ssl-mutual")
 
     with gateway(server, "--grpc-port", str(port), "--reuse-port", *arguments):
-        own = {"private_key": f"{certificates}/server.key", "certificate_chain": root}
+        own = {
+            "private_key": certificates.key("client"),
+            "certificate_chain": certificates.cert("client"),
+        }
         assert asked(f"localhost:{port}", ssl=True, root_certificates=root, **own) == [3.0]
         with triton.InferenceServerClient(
             f"localhost:{port}", ssl=True, root_certificates=root
@@ -162,15 +147,15 @@ def test_mutual_tls(server: Server, port: int, certificates: Path) -> None:
 
 
 def test_tls_of_a_whole_server(
-    tmp_path_factory: pytest.TempPathFactory, certificates: Path
+    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
 ) -> None:
     repository = tmp_path_factory.mktemp("repository")
     add_echo(repository, "echo_fp32", "FP32 -1")
-    arguments = ["--grpc-port", "0", *tls(certificates, "--grpc-use-ssl")]
+    arguments = ["--grpc-port", "0", *certificates.options("grpc", "use-ssl")]
     with serve(repository, arguments=arguments) as server:
         target = server.grpc_target.replace("127.0.0.1", "localhost")
 
-        assert asked(target, ssl=True, root_certificates=f"{certificates}/server.pem") == [3.0]
+        assert asked(target, ssl=True, root_certificates=certificates.cert("ca")) == [3.0]
 
 
 @pytest.mark.parametrize(
