@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import zmq
 
@@ -25,9 +25,11 @@ from naiad.broker.repository import RepositoryHelper
 from naiad.broker.state import RunDirectoryBusy, StateFile
 from naiad.broker.transport import Transport
 from naiad.broker.workers import Workers
+from naiad.config.log_levels import FORMATS, INITIAL
 from naiad.config.resources import usable_cores
 from naiad.config.settings import ALL_MODELS, SCAN_TIMEOUT_SECONDS, Settings, default_run_dir
 from naiad.protocol.endpoints import Endpoints
+from naiad.protocol.messages import LogLevels
 
 _PR_SET_PDEATHSIG: Final = 1
 SECOND_NS: Final = 1_000_000_000
@@ -105,11 +107,15 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile) -> int:
         first_number=time.time_ns() // 1000,
         explicit=settings.control_mode == "explicit",
         limits=_limits(settings),
+        identity=settings.identity,
+        strict_readiness=settings.strict_readiness,
+        log_levels=settings.log_levels,
+        log_file=settings.log_file,
     )
     scheduler.world.about = {"pid": os.getpid(), "started": int(time.time())}
     repository = RepositoryHelper(
         settings.repositories,
-        {"on_missing_gpu": settings.on_missing_gpu},
+        {"on_missing_gpu": settings.on_missing_gpu, "auto_complete": settings.auto_complete},
         limit_seconds=settings.scan_timeout_seconds,
     )
     loop = Loop(
@@ -171,6 +177,12 @@ def _settings(options: argparse.Namespace) -> Settings:
         scan_timeout_seconds=options.scan_timeout_seconds,
         spare_workers_count=options.spares,
         on_missing_gpu=options.on_missing_gpu,
+        identity=options.id,
+        strict_readiness=bool(options.strict_readiness),
+        auto_complete=bool(options.auto_complete),
+        allow_file_override=bool(options.allow_file_override),
+        log_levels=options.log_levels._replace(format=options.log_format),
+        log_file=options.log_file,
     )
 
 
@@ -192,8 +204,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--spares", type=int, default=1, help="warm empty workers per device")
     parser.add_argument("--on-missing-gpu", default="fail", choices=("fail", "cpu"))
+    switch: Any = {"type": int, "choices": (0, 1), "default": 1}
+    parser.add_argument("--id", default="", help="the name in the server's metadata")
+    parser.add_argument("--strict-readiness", **switch)
+    parser.add_argument("--auto-complete", **switch)
+    parser.add_argument("--allow-file-override", **{**switch, "default": 0})
+    parser.add_argument("--log-levels", type=_levels, default=INITIAL, metavar="I,W,E,VERBOSE")
+    parser.add_argument("--log-format", default=INITIAL.format, choices=FORMATS)
+    parser.add_argument("--log-file", default="", help="told to those who ask")
     parser.add_argument("--die-with-parent", type=int, default=0, metavar="PID")
     return parser
+
+
+def _levels(text: str) -> LogLevels:
+    info, warning, error, verbose = map(int, text.split(","))
+    return LogLevels(bool(info), bool(warning), bool(error), verbose, INITIAL.format)
 
 
 def _die_with(parent: int) -> None:

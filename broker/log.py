@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import select
-import time
 from collections import deque
 from typing import Final
+
+from naiad.config.log_levels import INITIAL, NUMBERS, shows
+from naiad.config.log_lines import start
 
 LINES_MAX: Final = 2000
 LINE_BYTES_MAX: Final = 4000
@@ -22,15 +24,19 @@ class Log:
         self._descriptor = descriptor
         self._lines: deque[bytes] = deque()
         self._dropped = 0
+        self.levels = INITIAL
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
 
     def write(self, level: str, text: str) -> None:
-        """One line: time, level, text. Control characters and line ends become spaces."""
-        now = time.time()
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+        """One line: time, level, text. Control characters and line ends become spaces.
+
+        Nothing for a level that is switched off.
+        """
+        if not shows(self.levels, NUMBERS[level]):
+            return
         clean = "".join(char if char.isprintable() else " " for char in text)
-        line = f"{stamp}.{int(now % 1 * 1000):03}Z {level.upper()} broker: {clean}"
+        line = f"{start(self.levels.format, level, os.getpid())}{level.upper()} broker: {clean}"
         if len(self._lines) >= LINES_MAX:
             self._dropped += 1
             return

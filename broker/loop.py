@@ -86,6 +86,7 @@ class Loop:
             e.StatNamedRegion: clients.stat_named_region,
             e.SaveState: self._save_later,
             e.Log: lambda action: log.write(action.level, action.text),
+            e.SetLogLevels: self._set_log_levels,
             e.Quit: self._quit,
         }
 
@@ -257,6 +258,10 @@ class Loop:
             else:
                 return [e.DrainAsked(time.monotonic_ns() + self._drain_ns)]
         return []
+
+    def _set_log_levels(self, action: e.SetLogLevels) -> None:
+        self._log.levels = action.levels
+        self._workers.set_log_levels(action.levels)
 
     def _quit(self, action: e.Quit) -> None:
         self._exit_code = action.code

@@ -19,6 +19,7 @@ from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.liveness import Liveness, Watched, open_same, start_time
 from naiad.broker.log import Log
 from naiad.broker.transport import Peer, Received, Transport, peer_of
+from naiad.config.log_levels import INITIAL
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.endpoints import Endpoints
@@ -74,6 +75,7 @@ class Workers:
         self._supervisor_secret = b""
         self._faults = 0
         self._statuses: dict[int, int] = {}
+        self._log_levels = INITIAL
 
     # --- in ----------------------------------------------------------------------------
 
@@ -319,6 +321,16 @@ class Workers:
                 process.regions.pop(ident, None)
         if process.peer is not None:
             self.transport.send(process.peer, [encode(action.message), *action.frames])
+            if type(action.message) is m.SlotWelcome:
+                self.transport.send(process.peer, [encode(self._log_levels)])
+
+    def set_log_levels(self, levels: m.LogLevels) -> None:
+        """Tell everybody who is there; the others with their welcome."""
+        self._log_levels = levels
+        for process in self._processes.values():
+            if process.peer is not None:
+                self.transport.send(process.peer, [encode(levels)])
+        self._to_supervisor(levels)
 
     def kill(self, action: e.KillSlot) -> None:
         process = self._processes.get(action.slot)
@@ -329,8 +341,11 @@ class Workers:
             self._liveness.signal(action.slot, signal.SIGKILL)
 
     def tell_supervisor(self, action: e.TellSupervisor) -> None:
+        self._to_supervisor(action.message)
+
+    def _to_supervisor(self, message: m.Message) -> None:
         if self._supervisor is not None and not self.transport.send(
-            self._supervisor, [encode(action.message)]
+            self._supervisor, [encode(message)]
         ):
             self._supervisor = None
 

@@ -79,6 +79,8 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         metavar="ADDRESS",
         hidden=True,  # rarely wanted, and --help is to fit a screen; in docs/grpc.md
     ),
+    click.option("--reuse-http-port", is_flag=True, hidden=True),
+    click.option("--reuse-grpc-port", is_flag=True, hidden=True),
     click.option("--grpc-header-forward-pattern", metavar="REGEX", hidden=True),
     click.option(
         "--gateways",
@@ -159,6 +161,8 @@ def opened(
     allow_client_shm: str,
     allow_management: str,
     grace_seconds: float,
+    reuse_http_port: bool = False,
+    reuse_grpc_port: bool = False,
     **gateway_options: str | bool | None,
 ) -> FrontDoor:
     """Listen. Raises CommandFailed (PORT) with one sentence when that is not possible."""
@@ -187,7 +191,9 @@ def opened(
     try:
         if http_port != OFF:
             number = _port("--http-port", http_port)
-            http.append(listening(http_address, number, what="--http-port"))
+            http.append(
+                listening(http_address, number, what="--http-port", reuse_port=reuse_http_port)
+            )
             url = _url(http_address, http[0])
             if is_https:
                 url = url.replace("http://", "https://")
@@ -197,7 +203,7 @@ def opened(
             number = _port("--grpc-port", grpc_port)
             is_unix = http_address.startswith(UNIX_PREFIX)
             host = grpc_address or (HTTP_ADDRESS if is_unix else http_address)
-            one = listening(host, number, what="--grpc-port")
+            one = listening(host, number, what="--grpc-port", reuse_port=reuse_grpc_port)
             grpc.append(one)
             grpc_target = _url(host, one).removeprefix("http://")
     except ListenFailed as fault:

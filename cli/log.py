@@ -11,8 +11,11 @@ import os
 import select
 import threading
 from collections import deque
-from datetime import UTC, datetime
 from typing import Final
+
+from naiad.config.log_levels import INITIAL
+from naiad.config.log_lines import level_of, pid_of, start
+from naiad.protocol.messages import LogLevels
 
 BUFFER_LINES_MAX: Final = 10_000
 CLOSE_SECONDS_MAX: Final = 2.0
@@ -23,8 +26,11 @@ STDERR: Final = 2
 class LogWriter:
     """Writes lines in order. `path` None means stderr. `start`, then `write`, then `close`."""
 
-    def __init__(self, path: str | None = None) -> None:
+    def __init__(self, path: str | None = None, levels: LogLevels = INITIAL) -> None:
         self.path = path
+        self.levels = levels
+        """What is written, and how; the broker says when it changes. Children obey it themselves,
+        only their form is decided here."""
         self._descriptor = STDERR
         self._lines: deque[bytes] = deque()
         self._lost = 0
@@ -43,11 +49,13 @@ class LogWriter:
 
         Over BUFFER_LINES_MAX the line is counted as lost.
         """
-        self.show(f"{datetime.now(UTC).isoformat(timespec='milliseconds')[:23]}Z {text}")
+        level = level_of(text) if self.levels.format == "default" else "info"
+        self.show(f"{start(self.levels.format, level, pid_of(text, os.getpid()))}{text}")
 
     def event(self, text: str) -> None:
         """A line of the supervisor's own."""
-        self.write(f"supervisor {text}")
+        if self.levels.info:
+            self.write(f"supervisor {text}")
 
     def show(self, text: str) -> None:
         """Text for a person, as it is: a table, a greeting."""

@@ -36,6 +36,9 @@ class _Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, _Entry]] = {
     "serve": _Entry("naiad.cli.serve:serve", "Serve every model of a repository."),
+    "tritonserver": _Entry(
+        "naiad.cli.tritonserver:tritonserver", "Serve with Triton's command line."
+    ),
     "status": _Entry("naiad.cli.status:status", "Show models, instances and queues."),
     "infer": _Entry("naiad.cli.infer:infer", "Ask a model once."),
     "load": _Entry("naiad.cli.repository:load", "Load or reload a model."),

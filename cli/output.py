@@ -6,8 +6,9 @@ reading, not the log: beyond the rate its lines are counted and one line says ho
 
 from __future__ import annotations
 
-import re
 from typing import Final
+
+from naiad.config.log_lines import OWN_TIME
 
 LINE_BYTES_MAX: Final = 8192
 LINES_PER_SECOND_MAX: Final = 100
@@ -15,10 +16,6 @@ LINES_BURST_MAX: Final = 500
 NS: Final = 1_000_000_000
 
 _CONTROL: Final = {code: None for code in range(32) if code != 9} | {127: None}
-
-
-_OWN_TIME: Final = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
-"""The broker writes the time itself, for when nobody else does; here every line gets one."""
 
 
 class ChildOutput:
@@ -55,7 +52,8 @@ class ChildOutput:
         lines = []
         for content in raw:
             text = content[:LINE_BYTES_MAX].decode("utf-8", "replace").translate(_CONTROL)
-            text = _OWN_TIME.sub("", text, count=1)
+            # The broker writes the time itself, for when nobody else does.
+            text = OWN_TIME.sub("", text, count=1)
             if not text:
                 continue
             self.last_line = text

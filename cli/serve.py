@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from naiad.cli import front_door, metrics_listener, repositories, run_dir
+from naiad.cli import front_door, metrics_listener, repositories, run_dir, server_settings
 from naiad.cli.cleanup import cleanup, forget_state
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
@@ -15,13 +15,15 @@ from naiad.cli.log import LogWriter
 from naiad.cli.plan import Plan
 from naiad.cli.seconds import Seconds
 from naiad.cli.server_options import missing_gpu_option
-from naiad.cli.startup import Status, failed_models
+from naiad.cli.startup import Status, failed_models, models_table
 from naiad.cli.supervisor import Supervisor
-from naiad.cli.tables import table
 from naiad.config.settings import DEFAULT_NAME, SCAN_TIMEOUT_SECONDS, SPARES_MAX, Settings
 from naiad.config.surroundings import OnMissingGpu
+from naiad.protocol.messages import LogLevels
 
 DRAIN_SECONDS: Final = 30.0
+LOAD_FAILED: Final = "error: creating server: Internal - failed to load all models"
+"""The last word of --exit-on-error; Triton's, which tools look for."""
 
 
 @click.command(
@@ -50,6 +52,7 @@ DRAIN_SECONDS: Final = 30.0
 )
 @front_door.options
 @metrics_listener.options
+@server_settings.options
 @click.option(
     "--drain-seconds",
     type=Seconds(0),
@@ -62,6 +65,7 @@ DRAIN_SECONDS: Final = 30.0
     default=SCAN_TIMEOUT_SECONDS,
     help="For reading model folders; default: 60.",
 )
+@click.option("--may-be-empty", is_flag=True, hidden=True)  # serve no model rather than refuse
 def serve(
     repository: tuple[str, ...],
     name: str,
@@ -76,6 +80,7 @@ def serve(
     scan_timeout_seconds: float,
     metrics_port: str,
     metrics_address: str | None,
+    may_be_empty: bool,
     **ports: Any,
 ) -> ExitCode:
     """Serve every model of the folders REPOSITORY until Ctrl-C.
@@ -87,17 +92,22 @@ def serve(
     settings = Settings(
         run_dir=where,
         name=name,
-        repositories=repositories.checked(repository, may_be_empty=control_mode == "explicit"),
+        repositories=repositories.checked(
+            repository, may_be_empty=may_be_empty or control_mode == "explicit"
+        ),
         control_mode=control_mode,
         load_models=load_model,
         on_missing_gpu=on_missing_gpu,
         spare_workers_count=spares,
         drain_seconds=drain_seconds,
         scan_timeout_seconds=scan_timeout_seconds,
+        log_file=log_file or "",
+        **server_settings.taken(ports),
     )
     faults = settings.faults()
     if faults:
         raise click.UsageError("; ".join(faults))
+    _check_ports(ports, metrics_port, metrics_address)
     is_new = run_dir.prepare(where)
     lock = run_dir.lock(where)
     metrics = metrics_listener.opened(metrics_port, metrics_address, ports["http_address"])
@@ -106,12 +116,15 @@ def serve(
     for line in forget_state(where):
         raise CommandFailed(f"{line}; choose another --run-dir", ExitCode.RUN_DIR)
     cleanup(where, name)
-    log = _started_log(log_file)
-    notices = log if log_file is None else _started_log(None)
+    log = _started_log(log_file, settings.log_levels)
+    notices = log if log_file is None else _started_log(None, settings.log_levels)
 
     def show(status: Status) -> ExitCode | None:
         failed = _show_settled(status, where, notices)
-        return ExitCode.MODEL_FAILED if failed and exit_on_error else None
+        if not failed or not exit_on_error:
+            return None
+        notices.show(LOAD_FAILED)
+        return ExitCode.MODEL_FAILED
 
     plan = Plan(
         run_dir=where,
@@ -145,6 +158,24 @@ def serve(
     return code
 
 
+def _check_ports(ports: dict[str, Any], metrics_port: str, metrics_address: str | None) -> None:
+    """Two services on one port: the system's word for it would speak of another program."""
+    http = ports["http_address"]
+    chosen = (
+        ("--http-port", http, ports["http_port"]),
+        ("--grpc-port", ports["grpc_address"] or http, ports["grpc_port"]),
+        ("--metrics-port", metrics_address or http, metrics_port),
+    )
+    known: dict[tuple[str, str], str] = {}
+    for option, address, port in chosen:
+        other = known.setdefault((address, port), option)
+        if port not in ("0", front_door.OFF) and other != option:
+            raise CommandFailed(
+                f"{other} and {option} are both {port}; give each service a port of its own",
+                ExitCode.PORT,
+            )
+
+
 def broker_arguments(settings: Settings) -> list[str]:
     """The command line of the broker process."""
     arguments = [
@@ -155,14 +186,21 @@ def broker_arguments(settings: Settings) -> list[str]:
         f"--spares={settings.spare_workers_count}",
         f"--drain-seconds={settings.drain_seconds}",
         f"--scan-timeout-seconds={settings.scan_timeout_seconds}",
+        f"--strict-readiness={int(settings.strict_readiness)}",
+        f"--auto-complete={int(settings.auto_complete)}",
+        f"--allow-file-override={int(settings.allow_file_override)}",
+        f"--log-levels={','.join(str(int(one)) for one in settings.log_levels[:4])}",
+        f"--log-format={settings.log_levels.format}",
+        f"--log-file={settings.log_file}",
+        f"--id={settings.identity}",
     ]
     arguments += [f"--repository={path}" for path in settings.repositories]
     arguments += [f"--load-model={model}" for model in settings.load_models]
     return arguments
 
 
-def _started_log(path: str | None) -> LogWriter:
-    log = LogWriter(path)
+def _started_log(path: str | None, levels: LogLevels) -> LogWriter:
+    log = LogWriter(path, levels)
     try:
         log.start()
     except OSError as error:
@@ -175,11 +213,7 @@ def _started_log(path: str | None) -> LogWriter:
 def _show_settled(status: Status, where: str, notices: LogWriter) -> bool:
     """The table and the greeting; whether a model failed."""
     models = status["models"]
-    if models:
-        keys = ("name", "version", "state", "instances", "reason")  # a failed one may lack some
-        rows = [[model.get(key) for key in keys] for model in models]
-        header = ("MODEL", "VERSION", "STATE", "INSTANCES", "REASON")
-        notices.show(table(header, rows, sys.stderr))
+    notices.show(models_table(models, sys.stderr))
     failed = failed_models(status)
     state = f"{len(failed)} of {len(models)} models failed" if failed else "ready"
     notices.show(f"listening on {where} ({state})")

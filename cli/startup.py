@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import selectors
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TextIO
 
 from naiad.cli.control import ControlLink
+from naiad.cli.tables import boxed, is_terminal, table
 from naiad.protocol.errors import NaiadError
 
 POLL_NS: Final = 50_000_000
@@ -76,6 +77,20 @@ class Startup:
         assert self._link is not None
         self._link.send("status")
         self._is_asking = True
+
+
+def models_table(models: Sequence[Status], stream: TextIO) -> str:
+    """What became of the models: for a person at a terminal, else as Triton logs it."""
+    if is_terminal(stream):
+        keys = ("name", "version", "state", "instances", "reason")  # a failed one may lack some
+        rows = [[model.get(key) for key in keys] for model in models]
+        return table(("MODEL", "VERSION", "STATE", "INSTANCES", "REASON"), rows, stream)
+    rows = []
+    for model in sorted(models, key=lambda one: (one["name"], one.get("version") or 0)):
+        state, reason = model["state"], model.get("reason")
+        shown = f"{state}: {reason}" if state == "UNAVAILABLE" and reason else state
+        rows.append([model["name"], model.get("version") or "-", shown])
+    return boxed(("Model", "Version", "Status"), rows)
 
 
 def is_settled(status: Status) -> bool:

@@ -266,6 +266,8 @@ class Supervisor:
                 case m.Want(device, slots, preload):
                     self._broker_has_served = True
                     self._slots.want(device, slots, preload)
+                case m.LogLevels():
+                    self._log.levels = message
                 case m.Refused(_, text):
                     self._fail(ExitCode.BROKER_FAILED, f"the broker refused its supervisor: {text}")
                 case _:

@@ -48,6 +48,18 @@ def _plain(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+def boxed(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """The table in a box of + - and |, as Triton writes its tables into its log."""
+    cells = [[visible(str(cell)) for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rule = "".join(f"+{'-' * (width + 2)}" for width in widths) + "+"
+    lines = [
+        "".join(f"| {cell.ljust(width)} " for cell, width in zip(row, widths, strict=True)) + "|"
+        for row in cells
+    ]
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule])
+
+
 def _rich(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     from rich import box
     from rich.console import Console

@@ -102,6 +102,17 @@ def read_model(
     return replace(model, warnings=tuple(warnings), fingerprint=digest.digest)
 
 
+def _incomplete(given: Json, entries: Sequence[str]) -> list[Fault]:
+    """What must be said where nothing is filled in; what each tensor lacks, validation says."""
+    missing = [side for side in ("input", "output") if not given.get(side)]
+    if not given.get("backend") and not given.get("platform"):
+        missing.insert(0, "backend")
+    if not missing:
+        return []
+    said = f"{listed(missing)} not given" if FILE_NAME in entries else f"there is no {FILE_NAME}"
+    return [Fault("", said, "write it, or serve without --disable-auto-complete-config")]
+
+
 def _unreadable(directory: str, error: OSError) -> Fault:
     where = str(error.filename or directory)
     if is_broken_link(where):
@@ -150,7 +161,8 @@ def _model(
     faults = [
         *parsed.faults,
         *completed.faults,
-        *validate(config),
+        *validate(config, is_complete=not surroundings.auto_complete),
+        *(() if surroundings.auto_complete else _incomplete(parsed.json, entries)),
         *label_faults,
     ]
     usable, ignored = _usable(config, directory, existing)

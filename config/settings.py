@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
+from naiad.config.log_levels import INITIAL
 from naiad.config.names import NAME_BYTES_MAX, model_name_fault, printable
 from naiad.config.surroundings import OnMissingGpu
 from naiad.protocol.endpoints import path_fault
+from naiad.protocol.messages import LogLevels
 
 DEFAULT_NAME: Final = "naiad"
 RUN_DIR_VARIABLE: Final = "NAIAD_RUN_DIR"
@@ -37,6 +39,17 @@ class Settings:
     load_models: tuple[str, ...] = ()
     """With explicit control; "*" alone means all."""
     on_missing_gpu: OnMissingGpu = "fail"
+    identity: str = ""
+    """The server's name in its metadata (Triton's --id); without one, `name`."""
+    strict_readiness: bool = True
+    """Ready only when every model is; else when the models of the start have settled."""
+    auto_complete: bool = True
+    """What a configuration leaves out may be filled in from the model."""
+    allow_file_override: bool = False
+    """A load may bring the files of its model along."""
+    log_levels: LogLevels = INITIAL
+    log_file: str = ""
+    """Where the supervisor writes the log; for those who ask, nothing here writes it."""
 
     spare_workers_count: int = 1
     """Warm empty workers per device, so that a replacement is there at once."""
@@ -96,6 +109,8 @@ def _names(settings: Settings) -> Iterator[str]:
     name_fault = server_name_fault(settings.name)
     if name_fault:
         yield name_fault
+    if len(settings.identity) > NAME_BYTES_MAX or not settings.identity.isprintable():
+        yield f"--id: expected at most {NAME_BYTES_MAX} printable characters"
     fault = path_fault(settings.run_dir)
     if fault:
         yield fault

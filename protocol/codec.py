@@ -397,6 +397,7 @@ _FIELDS: Final[dict[m.Kind, tuple[Check, ...]]] = {
     m.Kind.ABANDON: (_pairs,),
     m.Kind.RETURN: (_pairs,),
     m.Kind.STOP: (uint,),
+    m.Kind.LOG_LEVELS: (flag, flag, flag, uint, short_text),
     m.Kind.SUPERVISOR_HELLO: (secret, uint, uint, items_of(pair_of(short_text, uint))),
     m.Kind.SPAWNED: (short_text, uint),
     m.Kind.EXITED: (short_text, uint, int64),

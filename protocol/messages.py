@@ -55,6 +55,7 @@ from naiad.protocol.worker_messages import (
     Forgotten,
     Load,
     Loaded,
+    LogLevels,
     Results,
     Return,
     SlotHello,
@@ -97,6 +98,7 @@ __all__ = [
     "Kind",
     "Load",
     "Loaded",
+    "LogLevels",
     "Message",
     "OutputRequest",
     "Parameters",
@@ -163,6 +165,7 @@ class Kind(IntEnum):
     ABANDON = 52
     RETURN = 53
     STOP = 54
+    LOG_LEVELS = 55
 
     SUPERVISOR_HELLO = 64
     SPAWNED = 65
@@ -195,6 +198,7 @@ Message = (
     | Abandon
     | Return
     | Stop
+    | LogLevels
     | SupervisorHello
     | Spawned
     | Exited
@@ -226,6 +230,7 @@ KIND_OF: Final[dict[type[Any], Kind]] = {
     Abandon: Kind.ABANDON,
     Return: Kind.RETURN,
     Stop: Kind.STOP,
+    LogLevels: Kind.LOG_LEVELS,
     SupervisorHello: Kind.SUPERVISOR_HELLO,
     Spawned: Kind.SPAWNED,
     Exited: Kind.EXITED,

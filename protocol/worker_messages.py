@@ -113,6 +113,16 @@ class Stop(NamedTuple):
     grace_ms: int
 
 
+class LogLevels(NamedTuple):
+    """What to write to the log from now on; also told to the supervisor. `format` as Triton's."""
+
+    info: bool
+    warning: bool
+    error: bool
+    verbose: int
+    format: str
+
+
 # --- Supervisor ↔ broker -------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ import select
 import time
 from typing import Final
 
+from naiad.config.log_levels import INITIAL, shows
 from naiad.worker.exception_text import described, traceback_text
 
 LINE_BYTES_MAX: Final = 4096
@@ -27,6 +28,8 @@ class Log:
 
     def __init__(self, name: str, descriptor: int = STDERR) -> None:
         self.name = name
+        self.levels = INITIAL
+        """What is written; the broker says when it changes."""
         self.dropped_lines = 0
         self._descriptor = descriptor
         self._poll = select.poll()
@@ -35,8 +38,10 @@ class Log:
         self._tracebacks = 0
         self._hidden = 0
 
-    def line(self, text: str) -> None:
-        """Write one line (line breaks in the text are shown as a bar)."""
+    def line(self, text: str, number: int = logging.INFO) -> None:
+        """Write one line (line breaks in the text are shown as a bar), if its level is shown."""
+        if not shows(self.levels, number):
+            return
         if self.dropped_lines and self._write(f"{self.dropped_lines} lines lost before this one"):
             self.dropped_lines = 0
         if not self._write(text.replace("\n", " | ")):
@@ -53,9 +58,9 @@ class Log:
             self._hidden += 1
             return
         self._tracebacks += 1
-        self.line(text)
+        self.line(f"error: {text}", logging.ERROR)
         for line in traceback_text(fault).splitlines()[-TRACEBACK_LINES_MAX:]:
-            self.line(f"  {line}")
+            self.line(f"  {line}", logging.ERROR)
 
     def _write(self, text: str) -> bool:
         if not self._poll.poll(0):
@@ -81,4 +86,4 @@ class LogHandler(logging.Handler):
         except BaseException as fault:  # arguments that do not fit, or one whose __str__ raises
             place = f"{record.pathname}:{record.lineno}"
             text = f"a message from {place} cannot be shown: {described(fault)}"
-        self._log.line(f"{record.levelname.lower()}: {text}")
+        self._log.line(f"{record.levelname.lower()}: {text}", record.levelno)

@@ -20,6 +20,7 @@ from naiad.protocol.codec import decode, encode
 from naiad.protocol.errors import Code, ProtocolError
 from naiad.shm.output_arena import OutputArena
 from naiad.shm.page import Phase, SlotPage
+from naiad.worker.backends.triton_python import logger
 from naiad.worker.batch import Buffer, ReceivedBatch
 from naiad.worker.exception_text import described
 from naiad.worker.execution import Execution, Key
@@ -221,6 +222,9 @@ class WorkerLoop:
             case m.Stop(grace_ms):
                 self._stop.start_grace(grace_ms / 1e3)
                 self._drain("STOP")
+            case m.LogLevels():
+                self._log.levels = message
+                logger.set_levels(message)
             case m.Refused(code, text):
                 raise Stopping(ExitCode.REFUSED, f"refused by the broker: {code}: {text}")
             case _:

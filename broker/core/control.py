@@ -12,6 +12,7 @@ from typing import Any
 from naiad.broker.core import events as e
 from naiad.broker.core.catalog import Catalog
 from naiad.broker.core.counters import MODELS_MAX, Counters
+from naiad.broker.core.log_settings import LogSettings
 from naiad.broker.core.memory import Memory
 from naiad.broker.core.queries import (
     Queries,
@@ -38,6 +39,7 @@ class Control:
         queries: Queries,
         counters: Counters,
         memory: Memory,
+        log_settings: LogSettings,
     ) -> None:
         self._world = world
         self._catalog = catalog
@@ -65,6 +67,7 @@ class Control:
             "counters": lambda s, c, a, p: counters.piece(
                 str(a["after"]) if "after" in a else None, number_argument(a, "limit", MODELS_MAX)
             ),
+            "log_settings": log_settings.asked,
             "load": self._load,
             "unload": self._unload,
             "region_register": lambda s, c, a, p: memory.register(s, c, a),

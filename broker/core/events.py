@@ -298,6 +298,12 @@ class Log(NamedTuple):
     text: str
 
 
+class SetLogLevels(NamedTuple):
+    """What every process of this server is to write to the log from now on."""
+
+    levels: m.LogLevels
+
+
 class Quit(NamedTuple):
     """Everything ended; the process may exit with this code."""
 
@@ -318,5 +324,6 @@ Action = (
     | StatNamedRegion
     | SaveState
     | Log
+    | SetLogLevels
     | Quit
 )

@@ -106,4 +106,5 @@ class Loading:
         if model.state is ModelState.LOADING:
             model.move(ModelState.READY)
             self._world.forget_lookups()
+            self._world.log("info", f"model {model.name} version {model.version} is READY")
         self._settled(model)

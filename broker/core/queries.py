@@ -28,16 +28,32 @@ EXTENSIONS: Final = [
 
 
 class Queries:
-    def __init__(self, world: World, catalog: Catalog, admission: Admission, software: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        catalog: Catalog,
+        admission: Admission,
+        software: str,
+        *,
+        identity: str = "",
+        strict_readiness: bool = True,
+    ) -> None:
         self._world = world
         self._catalog = catalog
         self._admission = admission
         self._software = software
+        self._identity = identity or world.server
+        self._is_strict = strict_readiness
 
     def is_ready(self) -> bool:
-        """Every model that should serve does; a failed reload of a serving model does not count."""
+        """Every model that should serve does; a failed reload of a serving model does not count.
+
+        Where readiness is not strict, it is enough that all of the start have settled.
+        """
         if self._world.draining or not self._catalog.settled_once:
             return False
+        if not self._is_strict:
+            return True
         return all(_is_well(model) for model in self._world.models.values())
 
     def model_ready(self, name: str, version: int) -> bool:
@@ -50,7 +66,7 @@ class Queries:
         return found is not None and found.is_ready
 
     def server_metadata(self) -> Json:
-        return {"name": self._world.server, "version": self._software, "extensions": EXTENSIONS}
+        return {"name": self._identity, "version": self._software, "extensions": EXTENSIONS}
 
     def model_metadata(self, name: str, version: int) -> Json:
         """KServe's model metadata; shapes with the leading -1 of a batching model."""

@@ -33,6 +33,7 @@ from naiad.broker.core.endings import Endings
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.job import JobState
 from naiad.broker.core.loading import Loading
+from naiad.broker.core.log_settings import LogSettings
 from naiad.broker.core.memory import Memory
 from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.queries import Queries
@@ -41,9 +42,10 @@ from naiad.broker.core.results import Results
 from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.worker_events import WorkerEvents
 from naiad.broker.core.world import Limits, NamedRegion, World
+from naiad.config.log_levels import INITIAL
 from naiad.protocol import messages as m
 
-STATE_FORMAT: Final = 3
+STATE_FORMAT: Final = 4
 
 
 class Scheduler:
@@ -58,6 +60,10 @@ class Scheduler:
         first_number: int,
         explicit: bool = False,
         limits: Limits | None = None,
+        identity: str = "",
+        strict_readiness: bool = True,
+        log_levels: m.LogLevels = INITIAL,
+        log_file: str = "",
     ) -> None:
         """`first_number`: ids start here; it must be larger than any earlier broker's."""
         limits = limits or Limits()
@@ -103,9 +109,22 @@ class Scheduler:
             self._recovery,
             software,
         )
-        queries = Queries(self.world, self._catalog, self._admission, software)
+        queries = Queries(
+            self.world,
+            self._catalog,
+            self._admission,
+            software,
+            identity=identity,
+            strict_readiness=strict_readiness,
+        )
+        self._log_settings = LogSettings(self.world, log_levels, log_file)
         self._control = Control(
-            self.world, self._catalog, queries, Counters(self.world, queries), self._memory
+            self.world,
+            self._catalog,
+            queries,
+            Counters(self.world, queries),
+            self._memory,
+            self._log_settings,
         )
         self._drain = Drain(
             self.world, self._answers, self._withdrawal, self._fleet, self._recovery
@@ -119,7 +138,7 @@ class Scheduler:
             e.BatchFinished: self._workers.batch_finished,
             e.SessionOpened: self._clients.session_opened,
             e.SessionLost: self._clients.session_lost,
-            e.SessionEnded: self._clients.session_ended,
+            e.SessionEnded: self._session_ended,
             e.CancelAsked: self._clients.cancel_asked,
             e.LeasesReleased: self._clients.leases_released,
             e.RegionOffered: self._clients.region_offered,
@@ -132,12 +151,20 @@ class Scheduler:
             e.SlotDied: self._workers.slot_died,
             e.InstanceLoaded: self._workers.instance_loaded,
             e.RegionsForgotten: lambda event: None,
-            e.SupervisorOpened: lambda event: self._fleet.want(again=True),
+            e.SupervisorOpened: self._supervisor_opened,
             e.RepositoryScanned: lambda event: self._catalog.scanned(*event),
             e.RoomWasShort: self._workers.room_was_short,
             e.TimePassed: lambda event: None,
             e.DrainAsked: lambda event: self._drain.begin(event.until_ns),
         }
+
+    def _supervisor_opened(self, _: e.SupervisorOpened) -> None:
+        self._log_settings.announce()
+        self._fleet.want(again=True)
+
+    def _session_ended(self, event: e.SessionEnded) -> None:
+        self._log_settings.forget(event.session)
+        self._clients.session_ended(event)
 
     # --- the contract ------------------------------------------------------------------
 
@@ -159,6 +186,7 @@ class Scheduler:
             self._catalog.settled_once = True
         if known is not None:
             self._recovery.start(known["slots"])
+        self._log_settings.announce()
         self._fleet.want(again=True)
         self.world.actions.append(e.SaveState())
         return self._take_actions()
@@ -217,6 +245,7 @@ class Scheduler:
                 for one in self.world.named_regions.values()
             ],
             "sessions": self._clients.saved(),
+            "log": self._log_settings.saved(),
         }
 
     def _restore(self, saved: dict[str, Any]) -> None:
@@ -225,6 +254,7 @@ class Scheduler:
         self._catalog.restore(saved["models"])
         self._catalog.restore_failures(saved["failures"])
         self._clients.restore(saved["sessions"])
+        self._log_settings.restore(saved["log"])
 
     def _settled(self, model: ModelVersion) -> None:
         """A version became READY or UNAVAILABLE; who says so is built before the catalog."""

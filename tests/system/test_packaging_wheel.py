@@ -5,6 +5,7 @@ Backends differ in whether they follow the links of src/naiad, and some lose fil
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -98,3 +99,25 @@ def test_the_wheel_runs(built: tuple[Path, Path], tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert (run.returncode, run.stdout) == (0, "naiad 0.1.0\n")
+
+
+def test_the_program_tritonserver_comes_with_its_extra_alone(
+    built: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """pip installs a distribution's scripts whatever extras were asked for."""
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT / "packaging" / "tritonserver", tree)
+    build(tree, "build_wheel", tmp_path)
+    (script,) = tmp_path.glob("*.whl")
+    assert "tritonserver" not in said(built[1], "entry_points.txt")
+    assert "tritonserver = naiad.cli.tritonserver:main" in said(script, "entry_points.txt")
+    assert "Requires-Dist: naiad\n" in said(script, "METADATA")
+    wanted = re.compile(r'^Requires-Dist: naiad-tritonserver ?; ?extra == "tritonserver"$', re.M)
+    assert wanted.search(said(built[1], "METADATA"))
+
+
+def said(wheel: Path, name: str) -> str:
+    """A file of the wheel's own description."""
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (one for one in archive.namelist() if one.endswith(f".dist-info/{name}"))
+        return archive.read(path).decode()

@@ -58,6 +58,7 @@ MESSAGES: list[m.Message] = [
     m.Abandon(((1, 5),)),
     m.Return(((1, 5),)),
     m.Stop(30_000),
+    m.LogLevels(True, True, False, 2, "ISO8601"),
     m.SupervisorHello(SECRET, 1, 0, (("cpu-0", 9),)),
     m.Spawned("cpu-0", 9),
     m.Exited("cpu-0", 9, -11),

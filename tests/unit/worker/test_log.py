@@ -98,6 +98,23 @@ def test_a_logged_message_whose_arguments_do_not_fit_is_told_with_its_place(
     pipe: tuple[int, int], arguments: tuple[object, ...]
 ) -> None:
     reading, writing = pipe
-    record = logging.makeLogRecord({"msg": "%s", "args": arguments, "pathname": "/m.py"})
+    about = {"msg": "%s", "args": arguments, "pathname": "/m.py", "levelno": logging.WARNING}
+    record = logging.makeLogRecord(about)
     LogHandler(Log("m_0", writing)).emit(record)
     assert "a message from /m.py:" in os.read(reading, 1 << 16).decode()
+
+
+def test_only_levels_that_are_on_are_written(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    log = Log("m_0", writing)
+    log.levels = log.levels._replace(info=False)
+    log.line("loaded")
+    log.failure("it failed", ValueError("no"))
+    log.levels = log.levels._replace(info=True, error=False)
+    log.line("loaded again")
+    log.failure("it failed again", ValueError("no"))
+    text = os.read(reading, 1 << 16).decode()
+    assert "error: it failed" in text
+    assert "ValueError: no" in text
+    assert text.splitlines()[-1] == "naiad-worker[m_0] loaded again"
+    assert "loaded\n" not in text

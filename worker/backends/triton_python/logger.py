@@ -6,6 +6,9 @@ import logging
 from enum import IntEnum
 from typing import Final
 
+from naiad.config.log_levels import INITIAL, shows
+from naiad.protocol.messages import LogLevels
+
 LOGGER_NAME: Final = "naiad.model"
 
 
@@ -23,6 +26,18 @@ _LEVEL: Final = {
     LogLevel.VERBOSE: logging.DEBUG,
 }
 _log = logging.getLogger(LOGGER_NAME)
+
+
+class _Shown(logging.Filter):
+    """Lets through what the server's log settings let through."""
+
+    levels = INITIAL
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return shows(self.levels, record.levelno)
+
+
+_shown: Final = _Shown()
 
 
 class Logger:
@@ -55,6 +70,11 @@ class Logger:
         _log.debug("%s", message)
 
 
+def set_levels(levels: LogLevels) -> None:
+    """What to show from now on: a logger belongs to the process, and so do its levels."""
+    _shown.levels = levels
+
+
 def write_to_stderr() -> None:
     """Show this logger's lines, apart from whatever logging a model sets up for itself."""
     if _log.handlers:
@@ -62,5 +82,6 @@ def write_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     _log.addHandler(handler)
-    _log.setLevel(logging.INFO)
+    handler.addFilter(_shown)
+    _log.setLevel(logging.DEBUG)
     _log.propagate = False

@@ -1,0 +1,57 @@
+"""The options of `naiad serve` that are rarely wanted: what Triton's users may bring along.
+
+They are hidden, so that --help fits a screen; docs/tritonserver.md has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+
+from naiad.config.log_levels import FORMATS, INITIAL, VERBOSE_MAX
+from naiad.protocol.messages import LogLevels
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def options(command: F) -> F:
+    """Adds them to a command, which passes them on to `taken`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _switch(name: str, default: bool) -> Callable[[Any], Any]:
+    return click.option(name, type=bool, default=default, metavar="true|false", hidden=True)
+
+
+_OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
+    click.option("--id", "identity", metavar="TEXT", hidden=True),
+    _switch("--strict-readiness", True),
+    click.option("--disable-auto-complete-config", is_flag=True, hidden=True),
+    click.option("--allow-file-override", is_flag=True, hidden=True),
+    click.option("--log-verbose", type=click.IntRange(0, VERBOSE_MAX), default=0, hidden=True),
+    _switch("--log-info", INITIAL.info),
+    _switch("--log-warning", INITIAL.warning),
+    _switch("--log-error", INITIAL.error),
+    click.option("--log-format", type=click.Choice(FORMATS), default=INITIAL.format, hidden=True),
+)
+
+
+def taken(given: dict[str, Any]) -> dict[str, Any]:
+    """Takes their values out of `given`: fields of config.settings.Settings."""
+    return {
+        "identity": given.pop("identity") or "",
+        "strict_readiness": given.pop("strict_readiness"),
+        "auto_complete": not given.pop("disable_auto_complete_config"),
+        "allow_file_override": given.pop("allow_file_override"),
+        "log_levels": LogLevels(
+            given.pop("log_info"),
+            given.pop("log_warning"),
+            given.pop("log_error"),
+            given.pop("log_verbose"),
+            given.pop("log_format"),
+        ),
+    }
