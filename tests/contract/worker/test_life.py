@@ -205,7 +205,7 @@ def test_a_model_that_raises_fails_its_request_alone(broker: FakeWorkerBroker, s
     assert [result.error is None for result in results.results] == [True, False, True]
     assert results.results[1].error == (Code.MODEL_ERROR, "ValueError: bad luck", False)
     assert results.splits > 0
-    assert "naiad-worker[echo_0] request r2: ValueError: bad luck" in worker.log()
+    assert "naiad-worker[echo_0] error: request r2: ValueError: bad luck" in worker.log()
     assert 'raise ValueError(str(wanted["raise"]))' in worker.log()
 
 
