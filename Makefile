@@ -11,7 +11,7 @@ help:
 	@echo "make serve   the same server, which stays up; says what to try next"
 	@echo "make test    every check and every test, as CI does it"
 	@echo "make check   ruff, mypy and the import contracts alone"
-	@echo "make conformance   stock tritonclient against a real server"
+	@echo "make conformance   stock clients and tools against a real server; ARGS=\"--perf-analyzer PATH\""
 	@echo "make soak    the long runs (an hour)"
 	@echo "make bench   the benchmarks that need no other server, to build/benchmarks; ARGS=\"--rounds 3\""
 	@echo "make setup   only create .venv with all that the others need"
@@ -46,9 +46,10 @@ bench:
 	@.venv/bin/python scripts/setup_models.py
 	@.venv/bin/python -m benchmarks.all --out build/benchmarks --only core,cpu,delays,late,sizes $(ARGS)
 
+# Beside a real Triton, or against it: docs/compatibility.md.
 conformance:
 	@scripts/setup dev
-	@.venv/bin/python -m pytest -m conformance tests/conformance
+	@.venv/bin/python -m pytest -m conformance tests/conformance $(ARGS)
 
 clean:
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info

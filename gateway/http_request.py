@@ -150,11 +150,7 @@ class _Reader:
         fields = ("data" in found) + ("binary_data_size" in parameters)
         fields += "shared_memory_region" in parameters
         if fields != 1:
-            raise RequestError(
-                "Input must set only one of the following fields: 'data', 'binary_data_size' in"
-                f" 'parameters', 'shared_memory_region' in 'parameters'. Input '{name}' sets"
-                f" {fields}"
-            )
+            raise _wrong_fields(found, parameters)
         if "binary_data_size" in parameters:
             size = uint_of(parameters, "binary_data_size")
             return CallInput(name, datatype, shape, self._next(name, size))
@@ -250,4 +246,15 @@ def uses_regions(call: InferCall) -> bool:
     """Whether it names shared memory that is registered with the server."""
     return any(type(one.data) is RegionPart for one in call.inputs) or any(
         one.region is not None for one in call.outputs
+    )
+
+
+def _wrong_fields(found: Json, parameters: Json) -> RequestError:
+    set_fields = ["data"] if "data" in found else []
+    set_fields += [one for one in ("binary_data_size", "shared_memory_region") if one in parameters]
+    but = f"set {' '.join(map(repr, set_fields))}" if set_fields else "no field is set"
+    return RequestError(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in"
+        f" 'parameters', 'shared_memory_region' in 'parameters'. But {but} for input"
+        f" '{found['name']}'"
     )

@@ -44,7 +44,7 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: list[Any])
     if datatype in _NOT_IN_JSON:
         raise RequestError(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data"
-            f" format for input '{name}'"
+            f" format for input {name}"
         )
     flat = flattened(name, data)
     expected = element_count(shape)

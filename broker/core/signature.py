@@ -16,7 +16,8 @@ from naiad.protocol.messages import InferRequest, Tensor
 _BATCH_NOTE: Final = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be"
     " prepended to each input shape. If you want to specify the full shape including the batch dim"
-    " in your input dims config, try setting max_batch_size to zero."
+    " in your input dims config, try setting max_batch_size to zero. See the model configuration"
+    " docs for more info on max_batch_size."
 )
 HEADER_BYTES: Final = 100
 TENSOR_HEADER_BYTES: Final = 60

@@ -1,15 +1,8 @@
-"""Stock tritonclient over HTTP: every public call, unchanged.
-
-`--triton-url HOST:PORT` points these at another server, e.g. a real Triton; it must have the models
-`identity` and `spare` (FP32 [16], max_batch_size 8) and `text` (BYTES [1]), explicit control.
-"""
+"""Stock tritonclient over HTTP: the options of its calls, and errors."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,33 +10,16 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
-import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
-from naiad.testing.server import serve
-from support.repositories import add_identity
-
-pytestmark = pytest.mark.conformance
+from support.stock_server import Stock
 
 SIXTEEN = np.arange(16, dtype=np.float32).reshape(1, 16)
 
 
-@pytest.fixture(scope="module")
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    given = request.config.getoption("--triton-url", None)
-    if given:
-        yield given
-        return
-    repository = tmp_path_factory.mktemp("conformance")
-    for name in ("identity", "spare"):
-        add_identity(repository, name, max_batch_size=8)
-    config = add_identity(repository, "text", max_batch_size=8) / "config.pbtxt"
-    text = config.read_text().replace("TYPE_FP32", "TYPE_STRING").replace("[ 16 ]", "[ 1 ]")
-    config.write_text(text)
-    arguments = ["--http-port", "0", "--control-mode", "explicit"]
-    arguments += ["--load-model", "identity", "--load-model", "text"]
-    with serve(repository, arguments=arguments) as server:
-        yield server.http_url.removeprefix("http://")
+@pytest.fixture(scope="session")
+def url(stock: Stock) -> str:
+    return stock.http
 
 
 @pytest.fixture
@@ -64,7 +40,6 @@ def wanted(binary: bool = True, **more: Any) -> Any:
 
 def test_health_and_metadata(client: triton.InferenceServerClient) -> None:
     assert client.is_server_live()
-    assert client.is_server_ready()
     assert client.is_model_ready("identity")
     assert client.is_model_ready("identity", "1")
     assert not client.is_model_ready("nobody")
@@ -117,47 +92,6 @@ def test_infer_asynchronously(client: triton.InferenceServerClient) -> None:
         assert np.array_equal(one.get_result().as_numpy("OUTPUT0"), SIXTEEN + number)
 
 
-def test_static_bodies(client: triton.InferenceServerClient) -> None:
-    body, length = triton.InferenceServerClient.generate_request_body([given()])
-    assert length
-    assert len(body) == length + 64
-    result = triton.InferenceServerClient.parse_response_body(
-        json.dumps(
-            {
-                "model_name": "m",
-                "model_version": "1",
-                "outputs": [{"name": "O", "datatype": "INT32", "shape": [1], "data": [5]}],
-            }
-        ).encode()
-    )
-    assert result.as_numpy("O").tolist() == [5]
-
-
-def test_classification(client: triton.InferenceServerClient) -> None:
-    result = client.infer("identity", [given()], outputs=[wanted(class_count=2)])
-    assert result.as_numpy("OUTPUT0").tolist() == [[b"15.000000:15", b"14.000000:14"]]
-
-
-def test_statistics(client: triton.InferenceServerClient) -> None:
-    before = client.get_inference_statistics("identity")["model_stats"][0]
-    client.infer("identity", [given()])
-    after = client.get_inference_statistics("identity", "1")["model_stats"][0]
-    assert after["inference_count"] == before["inference_count"] + 1
-    for name in ("success", "queue", "compute_input", "compute_infer", "compute_output"):
-        assert after["inference_stats"][name]["count"] > 0
-
-
-def test_repository(client: triton.InferenceServerClient) -> None:
-    client.load_model("spare")
-    assert client.is_model_ready("spare")
-    rows = {row["name"]: row for row in client.get_model_repository_index()}
-    assert rows["spare"]["state"] == "READY"
-    client.unload_model("spare")
-    assert not client.is_model_ready("spare")
-    with pytest.raises(InferenceServerException, match="failed to load 'nobody'"):
-        client.load_model("nobody")
-
-
 def test_errors(client: triton.InferenceServerClient) -> None:
     with pytest.raises(InferenceServerException, match="is not found"):
         client.infer("nobody", [given()])
@@ -167,44 +101,6 @@ def test_errors(client: triton.InferenceServerClient) -> None:
         client.infer("identity", [given(np.zeros((1, 15), np.float32))])
     with pytest.raises(InferenceServerException, match="data-type is 'INT32'"):
         client.infer("identity", [given(np.zeros((1, 16), np.int32), "INT32")])
-
-
-def test_system_shared_memory(client: triton.InferenceServerClient) -> None:
-    key = f"/t{secrets.token_hex(8)}"
-    region = shm.create_shared_memory_region("region", key, 128)
-    try:
-        shm.set_shared_memory_region(region, [SIXTEEN])
-        client.register_system_shared_memory("region", key, 128)
-        (row,) = client.get_system_shared_memory_status("region")
-        assert (row["name"], row["byte_size"], row["offset"]) == ("region", 128, 0)
-        asked = triton.InferInput("INPUT0", [1, 16], "FP32")
-        asked.set_shared_memory("region", 64)
-        output = triton.InferRequestedOutput("OUTPUT0")
-        output.set_shared_memory("region", 64, offset=64)
-        result = client.infer("identity", [asked], outputs=[output])
-        assert "data" not in result.get_output("OUTPUT0")
-        found = shm.get_contents_as_numpy(region, np.float32, [2, 16])
-        assert np.array_equal(found, np.concatenate([SIXTEEN, SIXTEEN]))
-        with pytest.raises(InferenceServerException, match="already in manager"):
-            client.register_system_shared_memory("region", key, 128)
-        client.unregister_system_shared_memory("region")
-        client.unregister_system_shared_memory()
-        assert client.get_system_shared_memory_status() == []
-        with pytest.raises(InferenceServerException, match="Unable to find"):
-            client.infer("identity", [asked])
-    finally:
-        shm.destroy_shared_memory_region(region)
-
-
-def test_cuda_shared_memory_as_without_gpus(client: triton.InferenceServerClient) -> None:
-    assert client.get_cuda_shared_memory_status() == []
-    handle = base64.b64encode(bytes(64))
-    with pytest.raises(InferenceServerException, match="failed to register"):
-        client.register_cuda_shared_memory("g", handle, 0, 64)
-    with pytest.raises(InferenceServerException, match="valid base64 encoded"):
-        client.register_cuda_shared_memory("g", b"x", 0, 64)
-    client.unregister_cuda_shared_memory("g")
-    client.unregister_cuda_shared_memory()
 
 
 def test_asyncio_client(url: str) -> None:

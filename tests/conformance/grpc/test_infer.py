@@ -105,7 +105,6 @@ def test_parameters_reach_the_model(client: Any) -> None:
         ("echo_fp32", floats(1), {"model_version": "x"}, "INVALID_ARGUMENT", "failed to get model"),
         ("echo_int8", floats(1), {}, "INVALID_ARGUMENT", "data-type is 'FP32', but model"),
         ("echo_fp32", [], {}, "INVALID_ARGUMENT", "expected 1 inputs but got 0 inputs"),
-        ("echo_fp32", floats(1), {"sequence_id": 5}, "UNIMPLEMENTED", "sequence"),
         ("batched", floats(1), {}, "INVALID_ARGUMENT", "unexpected shape for input 'INPUT0'"),
     ],
 )  # fmt: skip

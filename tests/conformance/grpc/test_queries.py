@@ -34,7 +34,7 @@ def test_model_metadata(client: Any) -> None:
     assert found == {
         "name": "batched",
         "versions": ["1"],
-        "platform": "identity",
+        "platform": "python",
         "inputs": [tensor],
         "outputs": [{**tensor, "name": "OUTPUT0"}],
     }
@@ -89,6 +89,7 @@ def test_index_load_and_unload(client: Any) -> None:
     client.load_model("echo_uint8")
 
 
+@pytest.mark.differs("Triton calls a configuration that it cannot read an internal error")
 @pytest.mark.parametrize(
     ("config", "files", "status"),
     [
@@ -118,12 +119,13 @@ def test_cuda_shared_memory_as_without_a_gpu(client: Any) -> None:
     assert len(client.get_cuda_shared_memory_status().regions) == 0
     client.unregister_cuda_shared_memory()
     client.unregister_cuda_shared_memory("r")
-    with pytest.raises(InferenceServerException, match="GPUs not supported"):
+    with pytest.raises(InferenceServerException, match="failed to register"):
         client.register_cuda_shared_memory("r", b"\0" * 64, 0, 16)
     with pytest.raises(InferenceServerException, match="NOT_FOUND"):
         client.get_cuda_shared_memory_status("r")
 
 
+@pytest.mark.differs("settings are not in this release")
 def test_settings_that_are_not_in_this_release_say_so(client: Any) -> None:
     for ask in (
         client.get_trace_settings,

@@ -95,6 +95,7 @@ def test_an_error_is_an_item_and_the_stream_goes_on(stream: Stream) -> None:
     assert stream.values(1) == [4]
 
 
+@pytest.mark.differs("newer releases than 2.51 give one")
 def test_who_asks_for_a_status_gets_one(target: str) -> None:
     stream = Stream(target, headers={"triton_grpc_error": "true"})
     stream.ask(1)
