@@ -1,4 +1,4 @@
-"""The ports of `naiad serve`: its options for gateways, and the sockets that these inherit.
+"""The ports of `naiad serve`: the sockets that its gateways inherit, and what these are told.
 
 The sockets are made before anything is started: a taken port is known at once, and connections are
 taken from the first moment.
@@ -9,115 +9,22 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
 
 import click
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
-from naiad.cli.seconds import Seconds
+from naiad.cli.front_door_options import HTTP_ADDRESS, OFF
 from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening
-from naiad.gateway.options import tls_files
-
-HTTP_PORT: Final = 8000
-HTTP_ADDRESS: Final = "127.0.0.1"
-GATEWAYS_MAX: Final = 64
-OFF: Final = "off"
-PORT_VARIABLE: Final = "NAIAD_HTTP_PORT"
-GRPC_PORT: Final = 8001
-GRPC_PORT_VARIABLE: Final = "NAIAD_GRPC_PORT"
-_WISHES: Final = click.Choice(["auto", "true", "false"])
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def options(command: F) -> F:
-    """Adds the options of the front door to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-_TLS: Final[Sequence[Callable[[Any], Any]]] = tuple(
-    click.option(f"--{skin}-{name}", hidden=True, **kind)  # in docs/access.md
-    for skin in ("http", "grpc")
-    for name, kind in (
-        ("use-ssl", {"is_flag": True}),
-        ("use-ssl-mutual", {"is_flag": True}),
-        ("server-cert", {"metavar": "PEM"}),
-        ("server-key", {"metavar": "PEM"}),
-        ("root-cert", {"metavar": "PEM"}),
-    )
+from naiad.gateway.options import (
+    FILE_PREFIX,
+    management_place,
+    restrictions,
+    tls_files,
 )
-
-_OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
-    *_TLS,
-    click.option(
-        "--http-port",
-        default=str(HTTP_PORT),
-        envvar=PORT_VARIABLE,
-        metavar="PORT|off",
-        help=f"KServe v2, HTTP; 0: any free; default: {HTTP_PORT}.",
-    ),
-    click.option(
-        "--http-address",
-        default=HTTP_ADDRESS,
-        metavar="ADDRESS",
-        help=f"Or 0.0.0.0, unix:PATH; default: {HTTP_ADDRESS}.",
-    ),
-    click.option(
-        "--grpc-port",
-        default=str(GRPC_PORT),
-        envvar=GRPC_PORT_VARIABLE,
-        metavar="PORT|off",
-        help=f"The same over gRPC; default: {GRPC_PORT}.",
-    ),
-    click.option(
-        "--grpc-address",
-        metavar="ADDRESS",
-        hidden=True,  # rarely wanted, and --help is to fit a screen; in docs/grpc.md
-    ),
-    click.option("--reuse-http-port", is_flag=True, hidden=True),
-    click.option("--reuse-grpc-port", is_flag=True, hidden=True),
-    click.option("--grpc-header-forward-pattern", metavar="REGEX", hidden=True),
-    click.option(
-        "--gateways",
-        type=click.IntRange(1, GATEWAYS_MAX),
-        default=1,
-        help="Processes for both ports; default: 1.",
-    ),
-    click.option(
-        "--http-max-input-size",
-        type=click.IntRange(1),
-        metavar="BYTES",
-        help="For JSON and raw or decompressed bodies; default: 64 MiB.",
-    ),
-    click.option(
-        "--http-header-forward-pattern",
-        metavar="REGEX",
-        help="Headers that become parameters.",
-    ),
-    click.option(
-        "--allow-client-shm",
-        type=_WISHES,
-        default="auto",
-        help="Through a gateway; auto (default): this machine.",
-    ),
-    click.option(
-        "--allow-management",
-        type=_WISHES,
-        default="auto",
-        help="Likewise for load and unload.",
-    ),
-    click.option(
-        "--grace-seconds",
-        type=Seconds(0),
-        default=0.0,
-        help="To serve on after Ctrl-C, not ready.",
-    ),
-)
+from naiad.gateway.restrictions import RestrictionFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +33,15 @@ class FrontDoor:
 
     url: str = ""
     grpc_target: str = ""
+    management_url: str = ""
     gateways_count: int = 0
     grace_seconds: float = 0.0
     arguments: Sequence[str] = ()
     http: Sequence[socket.socket] = field(default=())
     grpc: Sequence[socket.socket] = field(default=())
+    management: Sequence[socket.socket] = field(default=())
+    secrets: Mapping[str, int] = field(default_factory=dict)
+    """Files in memory, by the option that says so: in command lines everybody could read them."""
 
     @property
     def descriptors(self) -> dict[str, list[int]]:
@@ -138,10 +49,14 @@ class FrontDoor:
         return {
             "--http-fd": [one.fileno() for one in self.http],
             "--grpc-fd": [one.fileno() for one in self.grpc],
+            "--management-fd": [one.fileno() for one in self.management],
+            **{option: [descriptor] for option, descriptor in self.secrets.items()},
         }
 
     def close(self) -> None:
-        for one in (*self.http, *self.grpc):
+        for descriptor in self.secrets.values():
+            os.close(descriptor)
+        for one in (*self.http, *self.grpc, *self.management):
             if one.family == socket.AF_UNIX:
                 with contextlib.suppress(OSError):
                     os.unlink(one.getsockname())
@@ -161,11 +76,16 @@ def opened(
     allow_client_shm: str,
     allow_management: str,
     grace_seconds: float,
+    management_address: str | None,
+    management_port: int | None,
+    http_restricted_api: Sequence[str],
+    grpc_restricted_protocol: Sequence[str],
     reuse_http_port: bool = False,
     reuse_grpc_port: bool = False,
     **gateway_options: str | bool | None,
 ) -> FrontDoor:
-    """Listen. Raises CommandFailed (PORT) with one sentence when that is not possible."""
+    """Listen. Raises CommandFailed with one sentence when that is not possible (PORT), or when
+    gateways could not use what was given (USAGE)."""
     arguments = [
         f"--drain-seconds={drain_seconds}",
         f"--allow-client-shm={allow_client_shm}",
@@ -180,14 +100,22 @@ def opened(
         option = f"--{name.replace('_', '-')}"
         if value:
             arguments.append(option if value is True else f"{option}={value}")
-    try:  # what every gateway will load
-        is_https = tls_files(gateway_options, "http").context() is not None
-        tls_files(gateway_options, "grpc").context()
-    except ListenFailed as fault:
+    restricted = {
+        "--http-restricted-api": http_restricted_api,
+        "--grpc-restricted-protocol": grpc_restricted_protocol,
+    }
+    try:
+        _check(gateway_options, restricted)
+        place = management_place(management_address, management_port)
+    except (ListenFailed, RestrictionFault) as fault:
         raise CommandFailed(str(fault), ExitCode.USAGE) from fault
+    for option, groups in restricted.items():
+        arguments += [f"{option}={group}" for group in groups if group.startswith(FILE_PREFIX)]
+    secrets = _secrets(restricted)
     http: list[socket.socket] = []
     grpc: list[socket.socket] = []
-    url = grpc_target = ""
+    management: list[socket.socket] = []
+    url = grpc_target = management_url = ""
     try:
         if http_port != OFF:
             number = _port("--http-port", http_port)
@@ -195,7 +123,7 @@ def opened(
                 listening(http_address, number, what="--http-port", reuse_port=reuse_http_port)
             )
             url = _url(http_address, http[0])
-            if is_https:
+            if gateway_options["http_use_ssl"] or gateway_options["http_use_ssl_mutual"]:
                 url = url.replace("http://", "https://")
         else:
             arguments.append("--no-http")
@@ -206,12 +134,40 @@ def opened(
             one = listening(host, number, what="--grpc-port", reuse_port=reuse_grpc_port)
             grpc.append(one)
             grpc_target = _url(host, one).removeprefix("http://")
+        if place is not None:
+            management.append(listening(*place, what="--management-port", local_only=True))
+            management_url = _url(place[0], management[0])
     except ListenFailed as fault:
-        FrontDoor(http=http, grpc=grpc).close()
+        FrontDoor(http=http, grpc=grpc, management=management, secrets=secrets).close()
         raise CommandFailed(str(fault), ExitCode.PORT) from fault
-    if not http and not grpc:
+    if not http and not grpc and not management:
+        FrontDoor(secrets=secrets).close()
         return FrontDoor()
-    return FrontDoor(url, grpc_target, gateways, grace_seconds, arguments, http, grpc)
+    return FrontDoor(
+        url, grpc_target, management_url, gateways, grace_seconds, arguments,
+        http, grpc, management, secrets,
+    )  # fmt: skip
+
+
+def _check(
+    gateway_options: Mapping[str, str | bool | None], restricted: Mapping[str, Sequence[str]]
+) -> None:
+    """What every gateway will load. Raises ListenFailed and RestrictionFault."""
+    tls_files(gateway_options, "http").context()
+    tls_files(gateway_options, "grpc").context()
+    for option, groups in restricted.items():
+        restrictions(option, groups)
+
+
+def _secrets(restricted: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Files without a name, by the option that tells a gateway that it inherits one."""
+    found: dict[str, int] = {}
+    for option, groups in restricted.items():
+        text = "\n".join(group for group in groups if not group.startswith(FILE_PREFIX))
+        if text:
+            descriptor = found[f"{option}-fd"] = os.memfd_create("naiad")
+            os.write(descriptor, text.encode())
+    return found
 
 
 def _port(option: str, given: str) -> int:

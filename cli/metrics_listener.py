@@ -11,7 +11,7 @@ import click
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
-from naiad.cli.front_door import HTTP_ADDRESS, OFF
+from naiad.cli.front_door_options import HTTP_ADDRESS, OFF
 from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening
 
 METRICS_PORT: Final = 8002

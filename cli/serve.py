@@ -7,7 +7,14 @@ from typing import Any, Final
 
 import click
 
-from naiad.cli import front_door, metrics_listener, repositories, run_dir, server_settings
+from naiad.cli import (
+    front_door,
+    front_door_options,
+    metrics_listener,
+    repositories,
+    run_dir,
+    server_settings,
+)
 from naiad.cli.cleanup import cleanup, forget_state
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
@@ -50,7 +57,7 @@ LOAD_FAILED: Final = "error: creating server: Internal - failed to load all mode
     default=1,
     help="Warm empty workers per device, for when one dies; default: 1.",
 )
-@front_door.options
+@front_door_options.options
 @metrics_listener.options
 @server_settings.options
 @click.option(
@@ -140,6 +147,8 @@ def serve(
         notices.show(f"HTTP on {door.url}")
     if door.grpc_target:
         notices.show(f"gRPC on {door.grpc_target}")
+    if door.management_url:
+        notices.show(f"management on {door.management_url}")
     if metrics.url:
         notices.show(f"metrics on {metrics.url}")
     supervisor = Supervisor(plan, log, show)
@@ -169,7 +178,7 @@ def _check_ports(ports: dict[str, Any], metrics_port: str, metrics_address: str 
     known: dict[tuple[str, str], str] = {}
     for option, address, port in chosen:
         other = known.setdefault((address, port), option)
-        if port not in ("0", front_door.OFF) and other != option:
+        if port not in ("0", front_door_options.OFF) and other != option:
             raise CommandFailed(
                 f"{other} and {option} are both {port}; give each service a port of its own",
                 ExitCode.PORT,

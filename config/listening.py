@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 import stat
+from ipaddress import ip_address
 from typing import Any, Final
 
 BACKLOG: Final = 1024
@@ -21,18 +22,26 @@ class ListenFailed(Exception):
     """One sentence: what could not be had, why, and what to do."""
 
 
-def listening(address: str, port: int, *, what: str, reuse_port: bool = False) -> socket.socket:
+def listening(
+    address: str, port: int, *, what: str, reuse_port: bool = False, local_only: bool = False
+) -> socket.socket:
     """A listening socket; `address` is an IP address, a host name, or `unix:PATH`.
 
     Args:
         what: the option that says the port, e.g. "--http-port", for the error.
         reuse_port: several processes may listen on the same port, and the kernel chooses.
+        local_only: refuse an address that other machines can reach.
 
     Raises ListenFailed.
     """
     if address.startswith(UNIX_PREFIX):
         return _unix(address.removeprefix(UNIX_PREFIX))
     family, kind, protocol, _, place = _resolved(address, port)
+    if local_only and not ip_address(place[0].partition("%")[0]).is_loopback:
+        raise ListenFailed(
+            f"{what}: {address} can be reached from other machines; expected a loopback address or"
+            " unix:PATH"
+        )
     out = socket.socket(family, kind, protocol)
     try:
         out.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -11,8 +11,10 @@ import gc
 import logging
 import signal
 import socket
+import ssl
 import sys
 import time
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,9 +25,10 @@ from naiad.gateway.http_app import HttpApp
 from naiad.gateway.http_server import HttpServer
 from naiad.gateway.limits import Limits
 from naiad.gateway.listener import Listener, end
-from naiad.gateway.options import parser, tls_files
+from naiad.gateway.options import management_place, parser, restrictions, tls_files
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
+from naiad.gateway.restrictions import Restriction, RestrictionFault
 
 if TYPE_CHECKING:
     from naiad.gateway.grpc_server import GrpcServer
@@ -36,10 +39,11 @@ FAILED_SECONDS: Final = 1.0
 
 
 class ExitCode(IntEnum):
-    """How a gateway ends. 2 is argparse's own, for a wrong command line."""
+    """How a gateway ends."""
 
     DONE = 0
     DRAIN_TIMED_OUT = 1
+    USAGE = 2  # argparse's own number for a wrong command line
     LISTEN_FAILED = 3
     INTERRUPTED = 130
 
@@ -49,10 +53,49 @@ class Ports(NamedTuple):
 
     http: list[socket.socket]
     grpc: list[socket.socket]
+    management: list[socket.socket]
 
 
-async def serve(options: argparse.Namespace, ports: Ports) -> ExitCode:
-    """Serve until a signal comes. Raises ListenFailed."""
+class Skin(NamedTuple):
+    """What the options say of HTTP or gRPC, found right before anything is started."""
+
+    tls: ssl.SSLContext | None
+    header_pattern: str
+    restricted: Mapping[str, Restriction]
+
+
+class Skins(NamedTuple):
+    http: Skin
+    grpc: Skin
+
+
+def skins(options: argparse.Namespace) -> Skins:
+    """Raises ListenFailed and RestrictionFault."""
+    given = vars(options)
+    return Skins(
+        Skin(
+            tls_files(given, "http").context(),
+            options.http_header_forward_pattern,
+            restrictions(
+                "--http-restricted-api",
+                options.http_restricted_api,
+                options.http_restricted_api_fd,
+            ),
+        ),
+        Skin(
+            tls_files(given, "grpc").context(),
+            options.grpc_header_forward_pattern,
+            restrictions(
+                "--grpc-restricted-protocol",
+                options.grpc_restricted_protocol,
+                options.grpc_restricted_protocol_fd,
+            ),
+        ),
+    )
+
+
+async def serve(options: argparse.Namespace, ports: Ports, how: Skins) -> ExitCode:
+    """Serve until a signal comes."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     again = asyncio.Event()
@@ -65,17 +108,21 @@ async def serve(options: argparse.Namespace, ports: Ports) -> ExitCode:
     limits = Limits(input_bytes_max=options.http_max_input_size)
     client = AsyncClient(options.run_dir, role="gateway", on_full="raise")
     plane = Plane(client, limits)
-    access = Access(client_shm=options.allow_client_shm, management=options.allow_management)
+    access = Access(
+        client_shm=options.allow_client_shm,
+        management=options.allow_management,
+        has_management_door=bool(ports.management),
+    )
     phase = Phase()
-    app = HttpApp(plane, phase, access, options.http_header_forward_pattern)
-    listeners: list[Listener[Any]] = []
-    try:
-        tls = tls_files(vars(options), "http").context()
-        listeners.append(HttpServer(plane, phase, app, ports.http, tls))
-        listeners += grpc_servers(plane, phase, access, options, ports.grpc)
-    except ListenFailed:
-        await plane.close()
-        raise
+    listeners: list[Listener[Any]] = [
+        http_server(plane, phase, access, how.http, ports.http),
+        *grpc_servers(plane, phase, access, how.grpc, ports.grpc),
+    ]
+    if ports.management:
+        # Loopback or a Unix socket: who can reach it, may.
+        opened = Access(client_shm="true", management="true")
+        plain = how.http._replace(tls=None)
+        listeners.append(http_server(plane, phase, opened, plain, ports.management))
     for one in listeners:
         await one.start()
     gc.collect()
@@ -96,34 +143,34 @@ async def serve(options: argparse.Namespace, ports: Ports) -> ExitCode:
     return code
 
 
+def http_server(
+    plane: Plane, phase: Phase, access: Access, how: Skin, sockets: list[socket.socket]
+) -> HttpServer:
+    app = HttpApp(plane, phase, access, how.header_pattern, how.restricted)
+    return HttpServer(plane, phase, app, sockets, how.tls)
+
+
 def grpc_servers(
-    plane: Plane,
-    phase: Phase,
-    access: Access,
-    options: argparse.Namespace,
-    sockets: list[socket.socket],
+    plane: Plane, phase: Phase, access: Access, how: Skin, sockets: list[socket.socket]
 ) -> list[GrpcServer]:
-    """The gRPC server, or none without a socket for it. Raises ListenFailed."""
+    """The gRPC server, or none without a socket for it."""
     if not sockets:
         return []
     # Only here: protobuf takes 10 MB and a tenth of a second.
     from naiad.gateway.grpc_server import GrpcServer, Options
 
-    wanted = Options(
-        header_pattern=options.grpc_header_forward_pattern,
-        tls=tls_files(vars(options), "grpc").context(),
-    )
+    wanted = Options(header_pattern=how.header_pattern, tls=how.tls, restricted=how.restricted)
     return [GrpcServer(plane, phase, access, sockets, wanted)]
 
 
-def run(options: argparse.Namespace, ports: Ports) -> ExitCode:
+def run(options: argparse.Namespace, ports: Ports, how: Skins) -> ExitCode:
     """With uvloop where there is one: a tenth less CPU per request."""
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(serve(options, ports))
+        return asyncio.run(serve(options, ports, how))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(options, ports))
+        return runner.run(serve(options, ports, how))
 
 
 def opened(options: argparse.Namespace) -> Ports:
@@ -137,25 +184,33 @@ def opened(options: argparse.Namespace) -> Ports:
     if not grpc and options.grpc_port is not None:
         where = (options.grpc_address or options.http_address, options.grpc_port)
         grpc.append(listening(*where, what="--grpc-port", reuse_port=shared))
-    return Ports(http, grpc)
+    management = [socket.socket(fileno=descriptor) for descriptor in options.management_fd or ()]
+    place = management_place(options.management_address, options.management_port)
+    if not management and place is not None:
+        what = "--management-port"
+        management.append(listening(*place, what=what, reuse_port=shared, local_only=True))
+    return Ports(http, grpc, management)
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
+        how = skins(options)
         ports = opened(options)
         for what, one, is_inherited in (
             ("HTTP", ports.http, options.http_fd),
             ("gRPC", ports.grpc, options.grpc_fd),
+            ("management", ports.management, options.management_fd),
         ):
             if one and not is_inherited:
                 LOG.info("%s on %s", what, one[0].getsockname())
-        return run(options, ports)
-    except ListenFailed as fault:
+        return run(options, ports, how)
+    except (ListenFailed, RestrictionFault) as fault:
         print(f"naiad gateway: {fault}", file=sys.stderr, flush=True)
         time.sleep(FAILED_SECONDS)
-        return ExitCode.LISTEN_FAILED
+        is_usage = isinstance(fault, RestrictionFault)
+        return ExitCode.USAGE if is_usage else ExitCode.LISTEN_FAILED
 
 
 if __name__ == "__main__":

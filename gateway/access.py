@@ -15,6 +15,8 @@ class Access:
 
     client_shm: Wish = "auto"
     management: Wish = "auto"
+    has_management_door: bool = False
+    """What changes the server, and shared memory, is asked for there, and not here."""
 
     def allows_regions(self, is_local: bool) -> bool:
         """Whether a client may share memory with the server."""
@@ -23,6 +25,11 @@ class Access:
     def allows_management(self, is_local: bool) -> bool:
         """Whether a client may change the server."""
         return self.management == "true" or (self.management == "auto" and is_local)
+
+
+def elsewhere(what: str) -> str:
+    """For who asks at the wrong door."""
+    return f"{what} is served by the server's management listener only; see --management-port"
 
 
 def is_local(peer: Any) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, Protocol
 
-from naiad.gateway.access import is_local
+from naiad.gateway.access import elsewhere, is_local
 from naiad.gateway.grpc_call import (
     Call,
     InferenceCall,
@@ -27,6 +27,7 @@ from naiad.gateway.http2.frames import ConnectionFault
 from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
+from naiad.gateway.restrictions import Restriction
 from naiad.gateway.transports import has_tls, unwritten_bytes
 
 PING_SECONDS: Final = 60.0
@@ -45,6 +46,9 @@ class Method(NamedTuple):
 
     name: str
     is_inference: bool = False
+    restriction: Restriction | None = None
+    is_elsewhere: bool = False
+    """It has a listener of its own, which is not this one."""
     one: OneRequest | None = None
     many: ManyRequests | None = None
 
@@ -191,6 +195,15 @@ class GrpcConnection(asyncio.Protocol):
         if method is None:
             text = f"Method not found: {head.path.decode('latin-1'):.200}"
             self.http2.send_end(stream, fault_end(Status.UNIMPLEMENTED, text, is_all=True))
+            return
+        restriction = method.restriction
+        if restriction is not None and not restriction.allows(head.value(restriction.header)):
+            text = f"This protocol is restricted, expecting header '{restriction.name}'"
+            self.http2.send_end(stream, fault_end(Status.UNAVAILABLE, text, is_all=True))
+            return
+        if method.is_elsewhere:
+            text = elsewhere(method.name)
+            self.http2.send_end(stream, fault_end(Status.PERMISSION_DENIED, text, is_all=True))
             return
         caller = self._house.caller(self._is_local, head)
         call: Call

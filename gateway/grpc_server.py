@@ -9,8 +9,8 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -25,6 +25,7 @@ from naiad.gateway.grpc_stream import Stream
 from naiad.gateway.listener import Listener
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
+from naiad.gateway.restrictions import Restriction
 from naiad.protocol.messages import Parameters
 
 INFERENCE: Final = SERVICES[1]
@@ -32,6 +33,32 @@ HEALTH: Final = "grpc.health.v1.Health"
 REFLECTION: Final = "grpc.reflection.v1.ServerReflection"
 OLD_REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 SERVED: Final = (INFERENCE, HEALTH, REFLECTION)
+
+CATEGORIES: Final[dict[str, str]] = {
+    "ServerLive": "health",
+    "ServerReady": "health",
+    "ModelReady": "health",
+    "ServerMetadata": "metadata",
+    "ModelMetadata": "metadata",
+    "ModelInfer": "inference",
+    "ModelStreamInfer": "inference",
+    "ModelConfig": "model-config",
+    "ModelStatistics": "statistics",
+    "RepositoryIndex": "model-repository",
+    "RepositoryModelLoad": "model-repository",
+    "RepositoryModelUnload": "model-repository",
+    "SystemSharedMemoryStatus": "shared-memory",
+    "SystemSharedMemoryRegister": "shared-memory",
+    "SystemSharedMemoryUnregister": "shared-memory",
+    "CudaSharedMemoryStatus": "shared-memory",
+    "CudaSharedMemoryRegister": "shared-memory",
+    "CudaSharedMemoryUnregister": "shared-memory",
+    "TraceSetting": "trace",
+    "LogSettings": "logging",
+}
+"""Of methods, as far as they can be restricted to who knows a secret: Triton's groups."""
+
+MANAGEMENT: Final = frozenset({"model-repository", "shared-memory", "trace", "logging"})
 
 STATUS_WISH: Final = (b"triton_grpc_error", b"true")
 """Metadata of a stream whose caller wants errors as its status."""
@@ -46,6 +73,8 @@ class Options:
     """See TlsFiles."""
     header_pattern: str = ""
     """Metadata whose name matches becomes a parameter of the request (case is ignored)."""
+    restricted: Mapping[str, Restriction] = field(default_factory=dict)
+    """By category."""
 
 
 class GrpcServer(Listener[GrpcConnection]):
@@ -68,7 +97,7 @@ class GrpcServer(Listener[GrpcConnection]):
         self._streams: set[Stream] = set()
         pattern = options.header_pattern
         self._header_pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
-        self._methods = self._table()
+        self._methods = self._table(options.restricted)
 
     @property
     def watcher_count(self) -> int:
@@ -96,10 +125,16 @@ class GrpcServer(Listener[GrpcConnection]):
         """What is served at a path such as b"/inference.GRPCInferenceService/ModelInfer"."""
         return self._methods.get(path)
 
-    def _table(self) -> dict[bytes, Method]:
+    def _table(self, restricted: Mapping[str, Restriction]) -> dict[bytes, Method]:
         found: dict[bytes, Method] = {}
 
         def add(service: str, method: Method) -> None:
+            category = "health" if service == HEALTH else CATEGORIES.get(method.name, "")
+            is_elsewhere = category in MANAGEMENT and self._access.has_management_door
+            is_elsewhere &= method.name != "RepositoryIndex"  # tells, and changes nothing
+            method = method._replace(
+                restriction=restricted.get(category), is_elsewhere=is_elsewhere
+            )
             found[f"/{service}/{method.name}".encode()] = method
 
         for name, work in self.service.methods.items():

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from naiad.gateway import http_routes
-from naiad.gateway.access import Access
+from naiad.gateway.access import Access, elsewhere
 from naiad.gateway.http_connection import HttpConnection, Work
 from naiad.gateway.http_infer import Inference, InferPlan, replied
 from naiad.gateway.http_message import (
@@ -37,6 +37,7 @@ from naiad.gateway.http_routes import Route
 from naiad.gateway.http_status import HttpError, from_fault
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane, client_shm_disabled
+from naiad.gateway.restrictions import Restriction
 from naiad.protocol.errors import Code, NaiadError, RequestError
 
 CUDA_HANDLE_BYTES: Final = 64
@@ -49,8 +50,16 @@ Handler = Callable[[Route, Json], Awaitable[Response]]
 class HttpApp:
     """From a request to its work."""
 
-    def __init__(self, plane: Plane, phase: Phase, access: Access, forward: str = "") -> None:
+    def __init__(
+        self,
+        plane: Plane,
+        phase: Phase,
+        access: Access,
+        forward: str = "",
+        restricted: Mapping[str, Restriction] | None = None,
+    ) -> None:
         self._phase = phase
+        self._restricted = restricted or {}
         self._plane = plane
         self._access = access
         self._inference = Inference(plane, access.allows_regions, forward)
@@ -119,7 +128,16 @@ class HttpApp:
             raise HttpError(405, "Method Not Allowed", headers=allow)
         self._phase.check_open()
         name = route.name
-        if name in http_routes.LOCAL_SHM:
+        # Inference passes here once for each head, which has the header in it.
+        restriction = self._restricted.get(http_routes.CATEGORIES.get(name, ""))
+        headers = request.head.headers
+        if restriction is not None and not restriction.allows(headers.get(restriction.header)):
+            text = f"This API is restricted, expecting header '{restriction.name}'"
+            raise HttpError(403, text)
+        is_shm = name in http_routes.LOCAL_SHM
+        if (is_shm or name in http_routes.LOCAL_ONLY) and self._access.has_management_door:
+            raise HttpError(403, elsewhere(name))
+        if is_shm:
             if route.kind == "system" and not self._access.allows_regions(is_local):
                 raise from_fault(client_shm_disabled())
         elif name not in http_routes.LOCAL_ONLY:

@@ -21,7 +21,7 @@ _GET: Final = ("GET",)
 _POST: Final = ("POST",)
 _BOTH: Final = ("GET", "POST")
 
-_VERBS: Final[dict[str, tuple[str, ...]]] = {
+VERBS: Final[dict[str, tuple[str, ...]]] = {
     "live": _GET,
     "ready": _GET,
     "server_metadata": _GET,
@@ -40,6 +40,27 @@ _VERBS: Final[dict[str, tuple[str, ...]]] = {
     "logging": _BOTH,
     "trace": _BOTH,
 }
+
+CATEGORIES: Final[dict[str, str]] = {
+    "live": "health",
+    "ready": "health",
+    "model_ready": "health",
+    "server_metadata": "metadata",
+    "model_metadata": "metadata",
+    "model_config": "model-config",
+    "statistics": "statistics",
+    "infer": "inference",
+    "generate": "inference",
+    "index": "model-repository",
+    "load": "model-repository",
+    "unload": "model-repository",
+    "shm_status": "shared-memory",
+    "shm_register": "shared-memory",
+    "shm_unregister": "shared-memory",
+    "logging": "logging",
+    "trace": "trace",
+}
+"""Of routes, as far as they can be restricted to who knows a secret: Triton's groups."""
 
 _OF_MODEL: Final = {
     (): "model_metadata",
@@ -76,7 +97,7 @@ class Route(NamedTuple):
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        return _VERBS[self.name]
+        return VERBS[self.name]
 
 
 def find(path: bytes) -> Route:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from naiad.config.listening import UNIX_PREFIX, ListenFailed
 from naiad.config.settings import seconds
 from naiad.gateway.limits import Limits
+from naiad.gateway.restrictions import GRPC_PREFIX, Restriction, RestrictionFault, parsed
 from naiad.gateway.tls import Skin, TlsFiles
 
+MANAGEMENT_ADDRESS: Final = "127.0.0.1"
 WISHES: Final = ("auto", "true", "false")
+RESTRICTED: Final = {"--http-restricted-api": "", "--grpc-restricted-protocol": GRPC_PREFIX}
+"""Options that restrict groups, with what stands in front of the header in a request."""
+FILE_PREFIX: Final = "@"
+RESTRICTIONS_BYTES_MAX: Final = 64 * 1024
+"""Of a file with such groups, one on each line."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,6 +41,9 @@ def parser() -> argparse.ArgumentParser:
     option("--http-max-input-size", type=int, default=Limits().input_bytes_max, metavar="BYTES")
     option("--http-header-forward-pattern", default="", metavar="REGEX")
     option("--allow-client-shm", choices=WISHES, default="auto", help="auto: this machine alone")
+    option("--management-port", type=int, help="what --allow-management opens, there alone")
+    option("--management-address", help="a loopback address, or unix:PATH; default: 127.0.0.1")
+    option("--management-fd", type=int, action="append", help="inherited; repeatable")
     option("--allow-management", choices=WISHES, default="auto", help="auto: this machine alone")
     option("--grpc-port", type=int, help="listen for gRPC too; without this option, not")
     option("--grpc-fd", type=int, action="append", help="inherited listening socket; repeatable")
@@ -43,9 +55,52 @@ def parser() -> argparse.ArgumentParser:
         option(f"--{skin}-server-cert", metavar="PEM")
         option(f"--{skin}-server-key", metavar="PEM")
         option(f"--{skin}-root-cert", metavar="PEM", help="who may sign clients' certificates")
+    for name in RESTRICTED:
+        option(name, action="append", default=[], metavar="CATEGORIES:HEADER=VALUE|@FILE")
+        option(f"{name}-fd", type=int, help="a file with such lines that is inherited")
     option("--grace-seconds", type=seconds, default=0.0, help="serve on after SIGTERM, not ready")
     option("--drain-seconds", type=seconds, default=30.0, help="then for what is under way")
     return out
+
+
+def management_place(address: str | None, port: int | None) -> tuple[str, int] | None:
+    """Where the management listener is wanted, if at all."""
+    address = address or ""
+    if port is None and not address.startswith(UNIX_PREFIX):
+        if address:
+            raise ListenFailed("--management-address needs --management-port beside it")
+        return None
+    return address or MANAGEMENT_ADDRESS, port or 0
+
+
+def restrictions(
+    option: str, given: Sequence[str], inherited: int | None = None
+) -> dict[str, Restriction]:
+    """By category, what is given for one of RESTRICTED, and in a file that is inherited.
+
+    Raises RestrictionFault.
+    """
+    groups: list[str] = []
+    for group in given:
+        if not group.startswith(FILE_PREFIX):
+            groups.append(group)
+            continue
+        try:
+            with open(group.removeprefix(FILE_PREFIX), "rb") as file:
+                groups += _lines(option, file.read(RESTRICTIONS_BYTES_MAX + 1))
+        except OSError as fault:
+            raise RestrictionFault(f"{option} {group}: {fault.strerror}") from fault
+    if inherited is not None:
+        # From its beginning, wherever gateways before this one have read to.
+        groups += _lines(option, os.pread(inherited, RESTRICTIONS_BYTES_MAX + 1, 0))
+    return parsed(option, groups, RESTRICTED[option])
+
+
+def _lines(option: str, found: bytes) -> list[str]:
+    if len(found) > RESTRICTIONS_BYTES_MAX:
+        raise RestrictionFault(f"{option}: the file has over {RESTRICTIONS_BYTES_MAX} bytes")
+    lines = found.decode("utf-8", "replace").split("\n")
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
 def tls_files(options: Mapping[str, Any], skin: Skin) -> TlsFiles:

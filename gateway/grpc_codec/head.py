@@ -37,6 +37,11 @@ class Head(NamedTuple):
     metadata: tuple[Field, ...] = ()
     """Everything that is the caller's own."""
 
+    def value(self, name: bytes) -> bytes | None:
+        """The caller's own header of that name; None when it is not there exactly once."""
+        found = [value for key, value in self.metadata if key == name]
+        return found[0] if len(found) == 1 else None
+
 
 def head_of(fields: list[Field]) -> Head:
     """The head in a request's header fields."""
