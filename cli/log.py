@@ -49,13 +49,15 @@ class LogWriter:
 
         Over BUFFER_LINES_MAX the line is counted as lost.
         """
-        level = level_of(text) if self.levels.format == "default" else "info"
-        self.show(f"{start(self.levels.format, level, pid_of(text, os.getpid()))}{text}")
+        self._write(level_of(text), text)
 
     def event(self, text: str) -> None:
-        """A line of the supervisor's own."""
-        if self.levels.info:
-            self.write(f"supervisor {text}")
+        """A line of the supervisor's own: what happens to processes is a warning."""
+        if self.levels.warning:
+            self._write("warning", f"supervisor {text}")
+
+    def _write(self, level: str, text: str) -> None:
+        self.show(f"{start(self.levels.format, level, pid_of(text, os.getpid()))}{text}")
 
     def show(self, text: str) -> None:
         """Text for a person, as it is: a table, a greeting."""

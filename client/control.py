@@ -98,6 +98,16 @@ def region_register(name: str, key: str, byte_size: int, offset: int) -> Operati
     return Operation("region_register", arguments)
 
 
+def log_settings(
+    changes: m.Parameters, after: int | None = None, timeout_s: float = CALL_TIMEOUT_S
+) -> Operation:
+    """The log settings after these changes; with `after`, once they are not that revision."""
+    arguments = dict(changes)
+    if after is not None:
+        arguments["after"] = after
+    return Operation("log_settings", arguments, None, timeout_s)
+
+
 def of_region(operation: str, name: str) -> Operation:
     """region_status and region_unregister; no name means all."""
     return Operation(operation, {"name": _text("name", name)} if name else {})

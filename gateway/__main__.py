@@ -25,6 +25,7 @@ from naiad.gateway.http_app import HttpApp
 from naiad.gateway.http_server import HttpServer
 from naiad.gateway.limits import Limits
 from naiad.gateway.listener import Listener, end
+from naiad.gateway.log_following import follow
 from naiad.gateway.options import management_place, parser, restrictions, tls_files
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
@@ -125,6 +126,7 @@ async def serve(options: argparse.Namespace, ports: Ports, how: Skins) -> ExitCo
         listeners.append(http_server(plane, phase, opened, plain, ports.management))
     for one in listeners:
         await one.start()
+    following = asyncio.ensure_future(follow(client))
     gc.collect()
     gc.freeze()  # what is there now stays: no collection need look at it again
     await asked.wait()
@@ -135,7 +137,7 @@ async def serve(options: argparse.Namespace, ports: Ports, how: Skins) -> ExitCo
     code = ExitCode.INTERRUPTED
     if draining.done():
         code = ExitCode.DONE if draining.result() else ExitCode.DRAIN_TIMED_OUT
-    for task in (draining, interrupted):
+    for task in (draining, interrupted, following):
         task.cancel()
     for one in listeners:
         one.close()

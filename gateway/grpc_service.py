@@ -192,8 +192,15 @@ class Service:
         raise _not_yet("TraceSetting", "tracing")
 
     async def log_settings(self, data: bytes, caller: Caller) -> bytes:
+        """The settings, after the changes in the request."""
         _check_management(caller, "LogSettings")
-        raise _not_yet("LogSettings", "changing the log while the server runs")
+        request = _parsed(pb.LogSettingsRequest, data)
+        changes = {}
+        for name, value in request.settings.items():
+            chosen = value.WhichOneof("parameter_choice")
+            if chosen is not None:
+                changes[name] = getattr(value, chosen)
+        return documents.log_settings(await self._plane.log_settings(changes))
 
 
 def call_of(data: bytes, caller: Caller) -> InferCall:

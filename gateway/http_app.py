@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.restrictions import Restriction
 from naiad.protocol.errors import Code, NaiadError, RequestError
 
+LOG: Final = logging.getLogger("naiad.gateway")
 CUDA_HANDLE_BYTES: Final = 64
 PATHS_KNOWN_MAX: Final = 4096
 """Routes that are remembered by path; beyond, all are worked out again."""
@@ -79,7 +81,7 @@ class HttpApp:
             "shm_register": self._shm_register,
             "shm_unregister": self._shm_unregister,
             "generate": _unsupported("generate: streaming models are"),
-            "logging": _unsupported("log settings over the network are"),
+            "logging": self._logging,
             "trace": _unsupported("tracing is"),
         }
 
@@ -104,6 +106,7 @@ class HttpApp:
         except NaiadError as fault:
             connection.reply(error_response(from_fault(fault)))
             return None
+        LOG.debug("%s %s", head.method, head.path.decode("latin-1"))
         work = self._handlers[route.name](route, given)
         return asyncio.get_running_loop().create_task(replied(connection, work))
 
@@ -207,6 +210,11 @@ class HttpApp:
         dependents = flag_of(object_of(given, "parameters"), "unload_dependents")
         await self._plane.client.unload(route.model, unload_dependents=dependents)
         return EMPTY
+
+    async def _logging(self, route: Route, given: Json) -> Response:
+        """A POST changes what it names; null changes nothing, as in Triton."""
+        changes = {name: value for name, value in given.items() if value is not None}
+        return _json(await self._plane.log_settings(changes))
 
     # --- shared memory ---------------------------------------------------------------------------
 

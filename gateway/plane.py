@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from naiad.client import control
 from naiad.client.aio import AsyncClient, Receiver
 from naiad.client.requests import Prepared
 from naiad.gateway.calls import InferAnswer, InferCall
@@ -19,6 +20,9 @@ from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 
 NAMES_KNOWN_MAX: Final = 4096
 """Regions whose ids are remembered; beyond, all are asked for again."""
+
+SETTINGS_MAX: Final = 64
+SETTING_CHARS_MAX: Final = 256
 
 Json = dict[str, Any]
 
@@ -199,6 +203,25 @@ class Plane:
         if config is not None and type(config) is not str:
             raise RequestError("load parameter 'config': expected a string with JSON in it")
         await self.client.load(model, config)
+
+    async def log_settings(self, changes: Json) -> Json:
+        """Triton's log settings, after these changes. Raises RequestError for what is none."""
+        if len(changes) > SETTINGS_MAX:
+            raise RequestError(f"{len(changes)} log settings, expected at most {SETTINGS_MAX}")
+        for name, value in changes.items():
+            if type(value) is int and not -(2**63) <= value < 2**63:
+                raise RequestError(f"{name:.80}: expected an integer of 64 bits")
+            if type(value) not in (bool, int, float, str):
+                raise RequestError(f"{name:.80}: expected a boolean, a number or a text")
+            if len(name) > SETTING_CHARS_MAX or (
+                type(value) is str and len(value) > SETTING_CHARS_MAX
+            ):
+                raise RequestError(
+                    f"{name:.80}: names and texts have at most {SETTING_CHARS_MAX} characters"
+                )
+        found = await self.client.call(control.log_settings(changes))
+        settings: Json = found["settings"]
+        return settings
 
     async def register_region(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register a POSIX segment with the server, for every gateway. Raises RequestError."""

@@ -66,7 +66,9 @@ class LogSettings:
         self._world.actions.append(SetLogLevels(self.levels))
 
     def _change(self, wanted: m.Parameters) -> None:
-        changes = {FIELDS[name]: _checked(name, value) for name, value in wanted.items()}
+        for name, value in wanted.items():
+            _check(name, value)
+        changes: Json = {FIELDS[name]: value for name, value in wanted.items()}
         levels = self.levels._replace(**changes)
         if levels == self.levels:
             return
@@ -95,8 +97,8 @@ class LogSettings:
             self.levels = m.LogLevels(*levels)
 
 
-def _checked(name: str, value: Any) -> Any:
-    """Raises RequestError."""
+def _check(name: str, value: Any) -> None:
+    """Raises RequestError for what is no setting, or none that can be set like this."""
     if name == "log_file":
         raise RequestError(
             "log file location can not be updated through network protocol", code=Code.UNSUPPORTED
@@ -120,4 +122,3 @@ def _checked(name: str, value: Any) -> Any:
         raise RequestError(
             f"{name}: attempt to access JSON non-boolean as boolean; got {value!r:.40}"
         )
-    return value

@@ -180,13 +180,13 @@ class Scheduler:
         known = saved if saved is not None and saved.get("format") == STATE_FORMAT else None
         if known is not None:
             self._restore(known)
+        self._log_settings.announce()
         if known is None or not known.get("scanned"):
             self._catalog.start(names)
         else:
             self._catalog.settled_once = True
         if known is not None:
             self._recovery.start(known["slots"])
-        self._log_settings.announce()
         self._fleet.want(again=True)
         self.world.actions.append(e.SaveState())
         return self._take_actions()

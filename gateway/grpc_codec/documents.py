@@ -44,6 +44,20 @@ def system_regions(rows: list[Json]) -> bytes:
     return _serialised({"regions": regions}, pb.SystemSharedMemoryStatusResponse())
 
 
+def log_settings(settings: Json) -> bytes:
+    """Each as what it is: a switch, a level, a text."""
+    message = pb.LogSettingsResponse()
+    for name, value in settings.items():
+        if type(value) is bool:
+            message.settings[name].bool_param = value
+        elif type(value) is int:
+            message.settings[name].uint32_param = value
+        else:
+            message.settings[name].string_param = value
+    serialised: bytes = message.SerializeToString()
+    return serialised
+
+
 def _serialised(document: Json, message: Any) -> bytes:
     json_format.ParseDict(document, message, ignore_unknown_fields=True)
     serialised: bytes = message.SerializeToString()

@@ -173,7 +173,6 @@ def test_errors_have_their_status(call: Caller) -> None:
     assert (status, "sequence batching" in found["error"]) == (501, True)
     for path in (
         "models/identity/generate",
-        "logging",
         "trace/setting",
         "repository/x/models/y/load",
     ):
