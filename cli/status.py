@@ -40,6 +40,11 @@ def render(found: Json, where: str, now_s: float) -> str:
         head += f", pid {server['pid']}"
     if server.get("started"):
         head += f", up {duration(max(0.0, now_s - float(server['started'])))}"
+    counts = server.get("models")
+    if counts:
+        told = [f"{counts['ready']} of {counts['known']} models ready"]
+        told += [f"{counts[one]} {one}" for one in ("loading", "failed") if counts[one]]
+        head += f"; {', '.join(told)}"
     parts = [head]
     models = found["models"]
     if not models:

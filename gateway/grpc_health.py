@@ -1,7 +1,8 @@
 """grpc.health.v1: readiness for gRPC's own probes. Triton's Check, and Watch, which it lacks.
 
 As in Triton the name of a service in a question is ignored: there is one server, and it is ready or
-not. One poll of the broker serves every watcher; without watchers there is none.
+not. But for "startup": that is SERVING once every model of the start is ready or has failed.
+One poll of the broker serves every watcher; without watchers there is none.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 from naiad.gateway.proto import health_pb2 as pb
-from naiad.protocol.errors import Code, Unavailable
+from naiad.protocol.errors import Code, RequestError, Unavailable
 
 POLL_SECONDS: Final = 0.25
 """How old the answer of a watcher is at most, and the time that the broker takes."""
 WATCHERS_MAX: Final = 256
 
+STARTUP: Final = "startup"
+"""For probes that shall tell a server that loads from one that is broken."""
 SERVICES: Final = ("", "inference.GRPCInferenceService")
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -38,8 +43,14 @@ class Health:
     def watcher_count(self) -> int:
         return len(self._watchers)
 
-    async def check(self) -> bytes:
+    async def check(self, request: bytes) -> bytes:
         """HealthCheckResponse: SERVING or NOT_SERVING."""
+        try:
+            service = pb.HealthCheckRequest.FromString(request).service
+        except DecodeError as fault:
+            raise RequestError("the request is not a HealthCheckRequest") from fault
+        if service == STARTUP:
+            return _response(await self._is_started())
         return _response(await self._is_ready())
 
     async def list(self) -> bytes:
@@ -48,6 +59,8 @@ class Health:
         found = pb.HealthListResponse()
         for name in SERVICES:
             found.statuses[name].CopyFrom(status)
+        started = pb.HealthCheckResponse.FromString(_response(await self._is_started()))
+        found.statuses[STARTUP].CopyFrom(started)
         serialised: bytes = found.SerializeToString()
         return serialised
 
@@ -87,6 +100,9 @@ class Health:
                         changes.get_nowait()
                     changes.put_nowait(is_ready)
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _is_started(self) -> bool:
+        return self._phase.is_serving and (await self._plane.readiness()).is_started
 
     async def _is_ready(self) -> bool:
         return self._phase.is_serving and await self._plane.is_ready()

@@ -167,7 +167,7 @@ class GrpcServer(Listener[GrpcConnection]):
         call.send(await work(request, call.caller))
 
     async def _check_health(self, request: bytes, call: OneRequestCall) -> None:
-        call.send(await self._health.check())
+        call.send(await self._health.check(request))
 
     async def _list_health(self, request: bytes, call: OneRequestCall) -> None:
         call.send(await self._health.list())

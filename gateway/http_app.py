@@ -41,6 +41,8 @@ from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.restrictions import Restriction
 from naiad.protocol.errors import Code, NaiadError, RequestError
 
+STATE: Final = "Naiad-State"
+"""The header that tells a server that loads from one that is broken."""
 LOG: Final = logging.getLogger("naiad.gateway")
 CUDA_HANDLE_BYTES: Final = 64
 PATHS_KNOWN_MAX: Final = 4096
@@ -69,6 +71,7 @@ class HttpApp:
         self._handlers: dict[str, Handler] = {
             "live": self._live,
             "ready": self._ready,
+            "startup": self._startup,
             "server_metadata": self._server_metadata,
             "model_ready": self._model_ready,
             "model_metadata": self._model_metadata,
@@ -174,7 +177,20 @@ class HttpApp:
     async def _ready(self, route: Route, given: Json) -> Response:
         if not self._phase.is_serving:
             raise HttpError(503, "Server exiting")
-        return EMPTY if await self._plane.is_ready() else Response(400, [])
+        found = await self._plane.readiness()
+        if found.is_ready:
+            return EMPTY
+        raise HttpError(400, f"not ready, {found.text}", headers=((STATE, found.state),))
+
+    async def _startup(self, route: Route, given: Json) -> Response:
+        """For a startup probe: 200 once nothing of the start is on its way any more."""
+        if not self._phase.is_serving:
+            raise HttpError(503, "Server exiting")
+        found = await self._plane.readiness()
+        headers = ((STATE, found.state),)
+        if found.is_started:
+            return Response(200, [], headers=headers)
+        raise HttpError(503, f"not started, {found.text}", headers=headers)
 
     async def _model_ready(self, route: Route, given: Json) -> Response:
         if self._phase.is_serving and await self._plane.is_model_ready(route.model, route.version):

@@ -24,6 +24,7 @@ _BOTH: Final = ("GET", "POST")
 VERBS: Final[dict[str, tuple[str, ...]]] = {
     "live": _GET,
     "ready": _GET,
+    "startup": _GET,
     "server_metadata": _GET,
     "statistics": _GET,
     "model_ready": _GET,
@@ -44,6 +45,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
 CATEGORIES: Final[dict[str, str]] = {
     "live": "health",
     "ready": "health",
+    "startup": "health",
     "model_ready": "health",
     "server_metadata": "metadata",
     "model_metadata": "metadata",
@@ -75,6 +77,7 @@ _OF_SERVER: Final = {
     ("v2",): "server_metadata",
     ("v2", "health", "live"): "live",
     ("v2", "health", "ready"): "ready",
+    ("v2", "health", "startup"): "startup",
     ("v2", "models", "stats"): "statistics",
     ("v2", "logging"): "logging",
     ("v2", "trace", "setting"): "trace",

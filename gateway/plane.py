@@ -7,7 +7,7 @@ Knows no transport and holds no rules of models: those are the broker's.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from naiad.client import control
 from naiad.client.aio import AsyncClient, Receiver
@@ -45,6 +45,16 @@ class Budget:
 
     def give(self, size: int) -> None:
         self.bytes -= size
+
+
+class Readiness(NamedTuple):
+    """What probes are told. `is_started`: every model of the start is ready or has failed."""
+
+    is_ready: bool
+    is_started: bool
+    state: str
+    """loading, recovering, ready, failed, draining; unknown when the broker does not answer."""
+    text: str
 
 
 class NamedRegions:
@@ -176,6 +186,20 @@ class Plane:
                 return await self.client.ready()
         except (TimeoutError, NaiadError):
             return False
+
+    async def readiness(self) -> Readiness:
+        """Whether it is ready, and what it waits for if not."""
+        try:
+            async with asyncio.timeout(self.limits.live_seconds):
+                found = await self.client.call(control.READY)
+        except (TimeoutError, NaiadError):
+            return Readiness(False, False, "unknown", "the broker does not answer")
+        counts = found["models"]
+        text = f"{found['state']}: {counts['ready']} of {counts['known']} models are ready"
+        for what in ("loading", "failed"):
+            if counts[what]:
+                text += f", {counts[what]} {what}"
+        return Readiness(found["ready"], found["started"], found["state"], text)
 
     async def is_model_ready(self, model: str, version: int) -> bool:
         """False, never an error, for a model that nobody knows."""

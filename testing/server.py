@@ -138,7 +138,7 @@ def serve(
     repository: str | os.PathLike[str],
     *,
     arguments: Sequence[str] = (),
-    ready_seconds: float = READY_SECONDS_MAX,
+    ready_seconds: float | None = READY_SECONDS_MAX,
     environment: dict[str, str] | None = None,
 ) -> Iterator[Server]:
     """Serve a repository for the length of a with block.
@@ -148,7 +148,7 @@ def serve(
         arguments: further ones for `naiad serve`, e.g. ["--control-mode", "explicit"]; HTTP and
             gRPC and metrics are off unless they say otherwise; ["--http-port", "0"] takes any
             free port.
-        ready_seconds: how long the models may take to load.
+        ready_seconds: how long the models may take to load; None: they are not waited for.
         environment: variables in addition to those of this process.
 
     Raises ServerFailed when it does not start, does not stop with exit code 0, or leaves anything.
@@ -167,7 +167,8 @@ def serve(
         )
     server = Server(process, run_dir, name)
     try:
-        server.wait_ready(ready_seconds)
+        if ready_seconds is not None:
+            server.wait_ready(ready_seconds)
         yield server
         code = server.stop() if process.poll() is None else process.returncode
         if code != 0:

@@ -45,7 +45,7 @@ class Control:
         self._catalog = catalog
         self._operations: dict[str, Operation] = {
             "live": lambda s, c, a, p: {"live": True},
-            "ready": lambda s, c, a, p: {"ready": queries.is_ready()},
+            "ready": lambda s, c, a, p: queries.readiness(),
             "model_ready": lambda s, c, a, p: {
                 "ready": queries.model_ready(text_argument(a, "model"), version_argument(a))
             },

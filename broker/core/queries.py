@@ -56,6 +56,33 @@ class Queries:
             return True
         return all(_is_well(model) for model in self._world.models.values())
 
+    def readiness(self) -> Json:
+        """Whether the server is ready, and if not, whether waiting helps.
+
+        `state` is "loading" (or "recovering", after a restart) while models of the start are on
+        their way, then "ready", or "failed" when one is not; "draining" at the end. `models` says
+        how many are what; while the repository is being read they are not known yet.
+        """
+        models = self._world.models.values()
+        counts = {"ready": 0, "loading": 0, "failed": 0}
+        for model in models:
+            if _is_well(model):
+                counts["ready"] += 1
+            elif any(one.state is ModelState.LOADING for one in model.versions.values()):
+                counts["loading"] += 1
+            else:
+                counts["failed"] += 1
+        phase = self._phase()
+        state = phase
+        if phase == "serving":
+            state = "failed" if counts["failed"] else "loading" if counts["loading"] else "ready"
+        return {
+            "ready": self.is_ready(),
+            "started": not self._world.draining and self._catalog.settled_once,
+            "state": state,
+            "models": {"known": len(models), **counts},
+        }
+
     def model_ready(self, name: str, version: int) -> bool:
         model = self._world.models.get(name)
         if model is None:
@@ -157,6 +184,7 @@ class Queries:
             "incarnation": world.incarnation,
             "phase": self._phase(),
             "ready": self.is_ready(),
+            "models": self.readiness()["models"],
             "sessions": len(world.sessions),
             "slots": len(world.slots),
             "spares": sum(1 for slot in world.slots.values() if slot.is_empty),

@@ -253,8 +253,11 @@ class EchoBroker:
         operation = control.operation
         if operation == "mute":
             return
-        if operation in ("live", "ready"):
-            result = {operation: True}
+        if operation == "live":
+            result = {"live": True}
+        elif operation == "ready":
+            counts = {"known": 1, "ready": 1, "loading": 0, "failed": 0}
+            result = {"ready": True, "started": True, "state": "ready", "models": counts}
         elif operation in QUERIES:
             result = QUERIES[operation](str(control.arguments.get("model", "")))
         elif operation == "seen":

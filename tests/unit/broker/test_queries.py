@@ -194,3 +194,23 @@ def test_an_override_that_is_no_text_is_refused() -> None:
     error, _ = bench.replies[CLIENT, call]
     assert error is not None
     assert "not UTF-8" in error.message
+
+
+def test_readiness_tells_loading_from_failed() -> None:
+    bench = Bench()
+
+    def told() -> tuple[str, dict[str, int]]:
+        found = bench.control("ready")
+        assert found["ready"] is (found["state"] == "ready")
+        return found["state"], {name: one for name, one in found["models"].items() if one}
+
+    assert told() == ("ready", {})
+    bench.served(config("a"))
+    bench.load(config("b"))
+    assert told() == ("loading", {"known": 2, "ready": 1, "loading": 1})
+    bench.loaded(bench.worker(), error=LOAD_ERROR)
+    assert told() == ("failed", {"known": 2, "ready": 1, "failed": 1})
+    assert bench.control("ready")["started"] is True
+    bench.do(e.DrainAsked(bench.now_ns + 10 * S))
+    found = bench.control("ready")
+    assert (found["state"], found["started"]) == ("draining", False)

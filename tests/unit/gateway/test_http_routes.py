@@ -28,6 +28,7 @@ from naiad.gateway.http_status import HttpError
         ("/v2/models/m/trace/setting", Route("trace", "m")),
         ("/v2/trace/setting", Route("trace")),
         ("/v2/logging", Route("logging")),
+        ("/v2/health/startup", Route("startup")),
         ("/v2/repository/index", Route("index")),
         ("/v2/repository/anything/index", Route("index")),
         ("/v2/repository/models/m/load", Route("load", "m")),
