@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from naiad.gateway.access import elsewhere, is_local
@@ -34,6 +35,8 @@ PING_SECONDS: Final = 60.0
 """Of silence on a connection with calls, after which it is asked whether it is there."""
 PONG_SECONDS: Final = 20.0
 """For the answer."""
+CANCELS_PER_TURN: Final = 128
+"""Of a connection that was lost."""
 UNREAD_BYTES_MAX: Final = 2 * 1024 * 1024
 """In the socket's buffer, of a client that sends but does not read; bodies stop far below."""
 
@@ -81,6 +84,8 @@ class GrpcConnection(asyncio.Protocol):
         self._is_tls = False
         self._is_flush_due = False
         self._is_receiving = False
+        self._is_interrupted = False
+        """In reading, with frames left to look at."""
         self._heard = self._since = loop.time()
         self._pinged = 0.0
         self._unwritten_bytes = 0
@@ -100,6 +105,8 @@ class GrpcConnection(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
         self._heard = self._loop.time()
         self._is_receiving = True
         try:
@@ -111,6 +118,21 @@ class GrpcConnection(asyncio.Protocol):
         finally:
             self._is_receiving = False
         self._flush()
+        self._take_turns()
+
+    def _take_turns(self) -> None:
+        """Let others have theirs when this client sends very many small frames."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self.http2.has_more:
+            if not self._is_interrupted:
+                self._is_interrupted = True
+                transport.pause_reading()
+            self._loop.call_soon(self.data_received, b"")
+        elif self._is_interrupted:
+            self._is_interrupted = False
+            transport.resume_reading()
 
     def eof_received(self) -> bool:
         return False  # a client that sends no more wants no more: HTTP/2 has no half-closed ends
@@ -126,8 +148,16 @@ class GrpcConnection(asyncio.Protocol):
     def connection_lost(self, fault: Exception | None) -> None:
         self._transport = None
         self._house.connections.discard(self)
-        for call in tuple(self.calls.values()):
-            call.cancel()
+        self._cancel_some()
+
+    def _cancel_some(self) -> None:
+        """Thousands of calls may be under way: others have their turns between."""
+        for stream in tuple(islice(self.calls, CANCELS_PER_TURN)):
+            call = self.calls.pop(stream, None)
+            if call is not None:
+                call.cancel()
+        if self.calls:
+            self._loop.call_soon(self._cancel_some)
 
     def send_soon(self) -> None:
         if not self._is_flush_due and not self._is_receiving:

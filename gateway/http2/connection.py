@@ -26,6 +26,13 @@ HEADER_BYTES_MAX: Final = 64 * 1024
 """Of one header block, as it travels and decoded."""
 IDLE_FRAMES_MAX: Final = 10_000
 """In a row that carry no request: pings, settings, priorities, empty data."""
+SETTINGS_MAX: Final = 100
+"""In one frame; there are six kinds of them."""
+FRAMES_PER_TURN_MAX: Final = 256
+"""Of one connection before others have their turn: tiny ones cost far more than their bytes."""
+BLOCK_FRAMES: Final = 4
+"""As how many a header block counts, and once more for each BLOCK_PART_BYTES: a call begins."""
+BLOCK_PART_BYTES: Final = 512
 RESETS_MAX: Final = 2_000
 """In a row, without any stream that ended with an answer."""
 
@@ -49,6 +56,10 @@ class Connection(Sending):
         self.is_begun = False
         """Whether the client has said that it speaks HTTP/2."""
         self._decoder = Decoder(convert, HEADER_BYTES_MAX)
+        self.has_more = False
+        """Whether whole frames are left that the next `receive` begins with."""
+        self._turn_left = 0
+        """In frames."""
         self._buffer = b""
         self._block: bytearray | None = None
         """Of a header block in several frames."""
@@ -63,7 +74,10 @@ class Connection(Sending):
         self._idle_frames = 0
 
     def receive(self, data: bytes) -> None:
-        """Bytes from the client. Raises ConnectionFault."""
+        """Bytes from the client; a share of them if they are many frames (see `has_more`).
+
+        Raises ConnectionFault.
+        """
         buffer = self._buffer + data if self._buffer else data
         position, end = 0, len(buffer)
         if not self.is_begun:
@@ -75,7 +89,11 @@ class Connection(Sending):
             self.is_begun = True
             position = len(f.PREFACE)
         view = memoryview(buffer)
+        self._turn_left = FRAMES_PER_TURN_MAX
         while position < end:
+            if self._turn_left <= 0:
+                break
+            self._turn_left -= 1
             if self._rest:
                 position += self._body(view[position : position + self._rest])
                 continue
@@ -97,6 +115,7 @@ class Connection(Sending):
             position = start + size
             self._frame(kind, flags, stream, view[start:position])
         self._buffer = buffer[position:]
+        self.has_more = self._turn_left <= 0
 
     def _body(self, content: memoryview) -> int:
         """Part of a frame of a body; how much of it."""
@@ -160,6 +179,7 @@ class Connection(Sending):
             self._whole_block(self._block_flags, self._block_stream, bytes(block))
 
     def _whole_block(self, flags: int, stream: int, block: bytes) -> None:
+        self._turn_left -= BLOCK_FRAMES + len(block) // BLOCK_PART_BYTES
         try:
             head = self._decoder.decode(block)
         except HeaderFault as fault:
@@ -181,7 +201,7 @@ class Connection(Sending):
         if self._is_leaving or len(self._streams) >= STREAMS_MAX:
             self.out.append(f.reset(stream, Why.REFUSED_STREAM))
             return
-        self._streams[stream] = Stream(self._their_window, is_ended=is_ended)
+        self._streams[stream] = Stream(is_ended=is_ended)
         self._sink.begun(stream, head, is_ended=is_ended)
 
     def _data(self, flags: int, stream: int, content: memoryview) -> None:
@@ -223,8 +243,7 @@ class Connection(Sending):
         self._resets += 1
         if self._resets > RESETS_MAX:
             raise ConnectionFault(Why.ENHANCE_YOUR_CALM, "requests that are only cancelled")
-        if self._streams.pop(stream, None) is not None:
-            self._waiting.pop(stream, None)
+        if self._forget(stream):
             self._sink.was_reset(stream)
 
     def _settings(self, flags: int, stream: int, content: memoryview) -> None:
@@ -234,15 +253,22 @@ class Connection(Sending):
             return
         if len(content) % 6:
             raise ConnectionFault(Why.FRAME_SIZE_ERROR, "settings that are cut off")
+        if len(content) > 6 * SETTINGS_MAX:
+            raise ConnectionFault(Why.ENHANCE_YOUR_CALM, f"over {SETTINGS_MAX} settings at once")
+        window = None
         for start in range(0, len(content), 6):
             key = int.from_bytes(content[start : start + 2], "big")
             value = int.from_bytes(content[start + 2 : start + 6], "big")
             if key == f.INITIAL_WINDOW_SIZE:
-                self._new_window(value)
+                if value > f.WINDOW_MAX:
+                    raise ConnectionFault(Why.FLOW_CONTROL_ERROR, f"a window of {value} bytes")
+                window = value  # the last one counts: nothing is sent before it
             elif key == f.MAX_FRAME_SIZE:
                 if not f.FRAME_BYTES_MAX <= value < 2**24:
                     self._fault(f"frames of {value} bytes")
                 self._frame_bytes_max = min(value, SENT_FRAME_BYTES_MAX)
+        if window is not None:
+            self._new_window(window)
         self.out.append(f.frame(f.SETTINGS, f.ACK, 0))
 
     def _ping(self, flags: int, stream: int, content: memoryview) -> None:

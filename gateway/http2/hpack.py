@@ -30,7 +30,7 @@ class HeaderFault(Exception):
 
 
 class HeadersTooLarge(Exception):
-    """More header fields, or more bytes in them, than are taken. The table is as it should be."""
+    """More header fields, or more bytes in them, than are taken: the connection cannot go on."""
 
 
 _NO_FIELD: Final[Field] = (b"", b"")
@@ -104,6 +104,8 @@ class Decoder(Generic[T]):
         fields: list[Field] = []
         position, end = 0, len(block)
         while position < end:
+            if len(fields) > FIELDS_MAX:  # a table entry may be named by every single byte
+                raise HeadersTooLarge(f"more than {FIELDS_MAX} header fields")
             first = block[position]
             if first & 0x80:
                 index, position = _integer(block, position, 7)

@@ -42,6 +42,8 @@ class Sending:
         """Of what the client takes."""
         self._waiting: dict[int, None] = {}
         """Streams with something unsent that the socket or the connection's window holds up."""
+        self._starved: dict[int, None] = {}
+        """Those that their own window holds up."""
 
     @property
     def open_count(self) -> int:
@@ -85,11 +87,11 @@ class Sending:
         if (
             not known.unsent_bytes
             and size <= self._frame_bytes_max
-            and size <= known.send_window
+            and size <= known.send_credit + self._their_window
             and size <= self._send_window
             and not self._is_held_up
         ):
-            known.send_window -= size
+            known.send_credit -= size
             self._send_window -= size
             self._out_bytes += size
             self.out += (_head(size, f.DATA, 0, stream), *parts)
@@ -113,8 +115,7 @@ class Sending:
 
     def reset(self, stream: int, why: Why) -> None:
         """The stream is over without an answer."""
-        if self._streams.pop(stream, None) is not None:
-            self._waiting.pop(stream, None)
+        if self._forget(stream):
             self.out.append(f.reset(stream, why))
 
     def leave(self) -> None:
@@ -133,9 +134,8 @@ class Sending:
 
     def pump(self) -> None:
         """Send what waited for the socket or for the connection's window."""
-        for number in tuple(self._waiting):
-            if self._is_held_up or self._send_window <= 0:
-                return
+        while self._waiting and not self._is_held_up and self._send_window > 0:
+            number = next(iter(self._waiting))
             del self._waiting[number]
             self._pump(number, self._streams[number])
 
@@ -144,10 +144,11 @@ class Sending:
         if not stream.unsent_bytes or unsent is None:
             return
         while stream.unsent_bytes:
-            room = min(stream.send_window, self._send_window, self._frame_bytes_max)
+            window = stream.send_credit + self._their_window
+            room = min(window, self._send_window, self._frame_bytes_max)
             if room <= 0 or self._is_held_up:
-                if stream.send_window > 0:
-                    self._waiting[number] = None
+                self._waiting.pop(number, None)
+                (self._waiting if window > 0 else self._starved)[number] = None
                 return
             size = min(room, stream.unsent_bytes)
             self.out.append(_head(size, f.DATA, 0, number))
@@ -158,7 +159,7 @@ class Sending:
 
     def _take(self, stream: Stream, unsent: deque[memoryview], size: int) -> None:
         """Move so many bytes from the stream to `out`."""
-        stream.send_window -= size
+        stream.send_credit -= size
         self._send_window -= size
         self._out_bytes += size
         stream.unsent_bytes -= size
@@ -175,22 +176,26 @@ class Sending:
         if not stream.is_ended:
             # RFC 9113, 8.1: the answer is complete, and the rest of the request not wanted.
             self.out.append(f.reset(number, Why.NO_ERROR))
-        del self._streams[number]
-        self._waiting.pop(number, None)
+        self._forget(number)
         self._resets = 0
+
+    def _forget(self, number: int) -> bool:
+        """Whether there was such a stream."""
+        self._waiting.pop(number, None)
+        self._starved.pop(number, None)
+        return self._streams.pop(number, None) is not None
 
     # --- what the client takes -------------------------------------------------------------------
 
     def _new_window(self, size: int) -> None:
-        if size > f.WINDOW_MAX:
-            raise ConnectionFault(Why.FLOW_CONTROL_ERROR, f"a window of {size} bytes")
-        change = size - self._their_window
+        """Of every stream. Looks at those alone that waited for it: a client may say another size
+        as often as it likes."""
+        is_larger = size > self._their_window
         self._their_window = size
-        for number, stream in tuple(self._streams.items()):
-            stream.send_window += change
-            if stream.send_window > f.WINDOW_MAX:
-                raise ConnectionFault(Why.FLOW_CONTROL_ERROR, "a window that is too large")
-            self._pump(number, stream)
+        if is_larger:
+            starved, self._starved = self._starved, {}
+            for number in starved:
+                self._pump(number, self._streams[number])
 
     def _window_update(self, stream: int, content: memoryview) -> None:
         if len(content) != 4:
@@ -208,9 +213,10 @@ class Sending:
             self._fault(f"a window of stream {stream}, which was not begun")
         known = self._streams.get(stream)
         if known is not None:
-            known.send_window += size
-            if known.send_window > f.WINDOW_MAX:
+            known.send_credit += size
+            if known.send_credit + self._their_window > f.WINDOW_MAX:
                 raise ConnectionFault(Why.FLOW_CONTROL_ERROR, "a window that is too large")
+            self._starved.pop(stream, None)
             self._pump(stream, known)
 
     def _fault(self, text: str) -> NoReturn:

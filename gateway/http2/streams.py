@@ -28,7 +28,9 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class Stream:
-    send_window: int
+    send_credit: int = 0
+    """What may be sent beyond the window that every stream begins with. Apart from that one, so
+    that a new size of it is no work for each of thousands of streams."""
     receive_window: int = STREAM_WINDOW_BYTES
     untold: int = 0
     """Taken bytes that the client has not been told of."""

@@ -51,6 +51,11 @@ class Recorder:
         self.connection.receive(b"".join(frames))
         return self.events[before:]
 
+    def receive_all(self, data: bytes) -> None:
+        self.connection.receive(data)
+        while self.connection.has_more:
+            self.connection.receive(b"")
+
     def sent(self) -> list[tuple[int, int, int, bytes]]:
         """(kind, flags, stream, content) of what is to be sent."""
         data = b"".join(self.connection.take_out())
@@ -306,6 +311,10 @@ BAD: list[Bad] = [
     ("behind the end", Why.STREAM_CLOSED, lambda: [f.PREFACE, WHOLE, data(b"x")]),
     ("headers twice", Why.PROTOCOL_ERROR, lambda: [f.PREFACE, OPEN, OPEN]),
     ("padding", Why.PROTOCOL_ERROR, lambda: [f.PREFACE, OPEN, data(b"\5abc", f.PADDED)]),
+    (
+        "many settings", Why.ENHANCE_YOUR_CALM,
+        lambda: [f.PREFACE, f.frame(f.SETTINGS, 0, 0, bytes(6) * (c.SETTINGS_MAX + 1))],
+    ),
     ("push", Why.PROTOCOL_ERROR, lambda: [f.PREFACE, f.frame(f.PUSH_PROMISE, 0, 1)]),
     ("cut settings", Why.FRAME_SIZE_ERROR, lambda: [f.PREFACE, f.frame(f.SETTINGS, 0, 0, b"1")]),
     ("stream settings", Why.PROTOCOL_ERROR, lambda: [f.PREFACE, f.frame(f.SETTINGS, 0, 1)]),
@@ -369,7 +378,7 @@ def test_what_ends_a_connection(name: str, why: Why, make: Callable[[], list[byt
     one = Recorder(take=False)
 
     with pytest.raises(ConnectionFault) as caught:
-        one.connection.receive(b"".join(make()))
+        one.receive_all(b"".join(make()))
 
     assert caught.value.why is why
     one.sent()
@@ -411,3 +420,61 @@ def test_mutated_bytes_are_frames_or_a_fault(draw: st.DataObject) -> None:
     except ConnectionFault as fault:
         one.connection.goodbye(fault)
     assert all(len(frame[3]) <= SENT_FRAME_BYTES_MAX for frame in one.sent())
+
+
+def test_new_windows_are_no_work_for_streams_that_do_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client may open thousands of streams and then say another size thousands of times."""
+    one = begun()
+    for stream in range(1, 201, 2):
+        one.receive(f.frame(f.HEADERS, f.END_HEADERS, stream, HEAD))
+    looked_at: list[int] = []
+    monkeypatch.setattr(one.connection, "_pump", lambda number, _: looked_at.append(number))
+
+    for size in (0, 9, 0, 99):
+        one.receive(f.settings({f.INITIAL_WINDOW_SIZE: size}))
+
+    assert looked_at == []
+
+
+def test_streams_that_wait_for_their_window_go_on_when_it_is_larger() -> None:
+    one = begun()
+    one.receive(f.settings({f.INITIAL_WINDOW_SIZE: 2}), WHOLE)
+    one.connection.send(1, b"abcdef")
+    one.sent()
+
+    one.receive(f.settings({f.INITIAL_WINDOW_SIZE: 1}))
+    assert [frame[0] for frame in one.sent()] == [f.SETTINGS]
+    one.receive(f.settings({f.INITIAL_WINDOW_SIZE: 4}))
+    assert (f.DATA, 0, 1, b"cd") in one.sent()
+    one.receive(f.window_update(1, 1), f.settings({f.INITIAL_WINDOW_SIZE: 9}))
+    assert b"".join(frame[3] for frame in one.sent() if frame[0] == f.DATA) == b"ef"
+    assert one.events[-1] == ("drained", 1)
+
+
+def test_very_many_frames_are_taken_in_turns() -> None:
+    one = begun()
+    count = 2 * c.FRAMES_PER_TURN_MAX + 1
+    ping = f.frame(f.PING, 0, 0, bytes(8))
+
+    one.receive(ping * count + ping[:5])
+    answered = [len(one.sent())]
+    while one.connection.has_more:
+        one.receive()
+        answered.append(len(one.sent()))
+    one.receive(ping[5:])
+
+    assert answered == [c.FRAMES_PER_TURN_MAX, c.FRAMES_PER_TURN_MAX, 1]
+    assert len(one.sent()) == 1
+
+
+def test_calls_count_as_more_than_other_frames() -> None:
+    one = begun()
+
+    begun_ones = one.receive(
+        *(f.frame(f.HEADERS, f.END_HEADERS, stream, HEAD) for stream in range(1, 513, 2))
+    )
+
+    assert 0 < len(begun_ones) <= c.FRAMES_PER_TURN_MAX // c.BLOCK_FRAMES
+    assert one.connection.has_more
