@@ -224,7 +224,7 @@ class Plane:
             if key != "config":
                 raise RequestError(f"unrecognized load parameter '{key:.80}'; expected 'config'")
         config = parameters.get("config")
-        if config is not None and type(config) is not str:
+        if "config" in parameters and type(config) is not str:
             raise RequestError("load parameter 'config': expected a string with JSON in it")
         await self.client.load(model, config)
 

@@ -192,6 +192,9 @@ def test_repository(call: Caller) -> None:
     config = {"parameters": {"config": json.dumps({"max_batch_size": 3, "backend": "identity"})}}
     status, found, _ = call("POST", load, config)
     assert status in (200, 400), found
+    for no_text in (None, {}, 7):
+        status, found, _ = call("POST", load, {"parameters": {"config": no_text}})
+        assert (status, "expected a string" in found["error"]) == (400, True)
     status, found, _ = call("POST", load, {"parameters": {"file:1/x": "aGk="}})
     assert (status, "file:1/x" in found["error"]) == (501, True)
     assert call("POST", "/v2/repository/models/spare/unload", {})[0] == 200
