@@ -192,6 +192,7 @@ def test_repository(call: Caller) -> None:
     config = {"parameters": {"config": json.dumps({"max_batch_size": 3, "backend": "identity"})}}
     status, found, _ = call("POST", load, config)
     assert status in (200, 400), found
+    no_text: Any
     for no_text in (None, {}, 7):
         status, found, _ = call("POST", load, {"parameters": {"config": no_text}})
         assert (status, "expected a string" in found["error"]) == (400, True)
