@@ -20,6 +20,7 @@ ROUTES: Final = (
     "/v2",
     "/v2/health/live",
     "/v2/health/ready",
+    "/v2/health/startup",
     "/v2/models/stats",
     *(
         f"/v2/models/{{name}}{version}{tail}"
