@@ -27,7 +27,14 @@ from naiad.broker.transport import Transport
 from naiad.broker.workers import Workers
 from naiad.config.log_levels import FORMATS, INITIAL
 from naiad.config.resources import usable_cores
-from naiad.config.settings import ALL_MODELS, SCAN_TIMEOUT_SECONDS, Settings, default_run_dir
+from naiad.config.settings import (
+    ALL_MODELS,
+    SCAN_TIMEOUT_SECONDS,
+    USER_BYTES_MAX,
+    USER_REQUESTS_MAX,
+    Settings,
+    default_run_dir,
+)
 from naiad.protocol.endpoints import Endpoints
 from naiad.protocol.messages import LogLevels
 
@@ -154,6 +161,8 @@ def _limits(settings: Settings) -> Limits:
         session_requests_max=settings.session_requests_max,
         session_bytes_max=settings.session_bytes_max,
         session_regions_max=settings.session_regions_max,
+        user_requests_max=settings.user_requests_max,
+        user_bytes_max=settings.user_bytes_max,
         sessions_max=settings.sessions_max,
         inline_bytes_max=settings.inline_bytes_max,
         absence_ns=int(settings.session_absence_seconds * SECOND_NS),
@@ -183,6 +192,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         allow_file_override=bool(options.allow_file_override),
         log_levels=options.log_levels._replace(format=options.log_format),
         log_file=options.log_file,
+        user_requests_max=options.user_requests_max,
+        user_bytes_max=options.user_bytes_max,
     )
 
 
@@ -212,6 +223,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-levels", type=_levels, default=INITIAL, metavar="I,W,E,VERBOSE")
     parser.add_argument("--log-format", default=INITIAL.format, choices=FORMATS)
     parser.add_argument("--log-file", default="", help="told to those who ask")
+    for option, usual, what in (
+        ("--user-requests-max", USER_REQUESTS_MAX, "requests"),
+        ("--user-bytes-max", USER_BYTES_MAX, "bytes of tensors"),
+    ):
+        text = f"{what} in flight of one user of a client; 0: no limit"
+        parser.add_argument(option, type=int, default=usual, help=text)
     parser.add_argument("--die-with-parent", type=int, default=0, metavar="PID")
     return parser
 

@@ -202,6 +202,8 @@ def broker_arguments(settings: Settings) -> list[str]:
         f"--log-format={settings.log_levels.format}",
         f"--log-file={settings.log_file}",
         f"--id={settings.identity}",
+        f"--user-requests-max={settings.user_requests_max}",
+        f"--user-bytes-max={settings.user_bytes_max}",
     ]
     arguments += [f"--repository={path}" for path in settings.repositories]
     arguments += [f"--load-model={model}" for model in settings.load_models]

@@ -1,6 +1,7 @@
 """The options of `naiad serve` that are rarely wanted: what Triton's users may bring along.
 
-They are hidden, so that --help fits a screen; docs/tritonserver.md has them.
+They are hidden, so that --help fits a screen; docs/tritonserver.md has them, and docs/scheduling.md
+those for users.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from naiad.config.log_levels import FORMATS, INITIAL, VERBOSE_MAX
+from naiad.config.settings import USER_BYTES_MAX, USER_REQUESTS_MAX
 from naiad.protocol.messages import LogLevels
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,6 +38,10 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     _switch("--log-info", INITIAL.info),
     _switch("--log-warning", INITIAL.warning),
     _switch("--log-error", INITIAL.error),
+    click.option(
+        "--user-requests-max", type=click.IntRange(0), default=USER_REQUESTS_MAX, hidden=True
+    ),
+    click.option("--user-bytes-max", type=click.IntRange(0), default=USER_BYTES_MAX, hidden=True),
     click.option("--log-format", type=click.Choice(FORMATS), default=INITIAL.format, hidden=True),
 )
 
@@ -47,6 +53,8 @@ def taken(given: dict[str, Any]) -> dict[str, Any]:
         "strict_readiness": given.pop("strict_readiness"),
         "auto_complete": not given.pop("disable_auto_complete_config"),
         "allow_file_override": given.pop("allow_file_override"),
+        "user_requests_max": given.pop("user_requests_max"),
+        "user_bytes_max": given.pop("user_bytes_max"),
         "log_levels": LogLevels(
             given.pop("log_info"),
             given.pop("log_warning"),

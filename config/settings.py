@@ -25,6 +25,8 @@ SECONDS_MAX: Final = 365 * 86_400.0
 """Of every time that can be set: a year. Beyond, clocks in nanoseconds run out of bits."""
 SPARES_MAX: Final = 16
 MIB: Final = 2**20
+USER_REQUESTS_MAX: Final = 2048
+USER_BYTES_MAX: Final = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,10 @@ class Settings:
     session_bytes_max: int = 512 * MIB
     session_outbox_bytes_max: int = 256 * MIB
     session_regions_max: int = 1024
+    user_requests_max: int = USER_REQUESTS_MAX
+    user_bytes_max: int = USER_BYTES_MAX
+    """Of one user (accounting key) of a session, queued and executing, bytes of all tensors
+    wherever they are; 0: no limit."""
 
     def faults(self) -> list[str]:
         """Everything wrong with these settings, one sentence each."""
@@ -138,7 +144,9 @@ def _control(settings: Settings) -> Iterator[str]:
 
 
 def _numbers(settings: Settings) -> Iterator[str]:
-    may_be_zero = {"spare_workers_count", "drain_seconds"}
+    may_be_zero = {
+        "spare_workers_count", "drain_seconds", "user_requests_max", "user_bytes_max"
+    }  # fmt: skip
     for row in fields(settings):
         value = getattr(settings, row.name)
         if isinstance(value, bool) or not isinstance(value, int | float):

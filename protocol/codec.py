@@ -233,10 +233,12 @@ def _infer(fields: tuple[Any, ...], payload_sizes: Any) -> m.Infer:
             or type(trace) is not str
             or len(model) > NAME_BYTES_MAX
             or len(label) > NAME_BYTES_MAX
+            or len(account) > NAME_BYTES_MAX
+            or len(fairness) > NAME_BYTES_MAX
         ):
             raise mismatch(
-                f"model, label (at most {NAME_BYTES_MAX} characters each), accounting key,"
-                " fairness key and traceparent as strings",
+                f"model, label, accounting key, fairness key (at most {NAME_BYTES_MAX} characters"
+                " each) and traceparent as strings",
                 (model, label, account, fairness, trace),
             )
         if sequence is not None:

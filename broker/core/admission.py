@@ -60,6 +60,9 @@ class Admission:
                 " executed, and may not be run twice",
                 code=Code.CONNECTION_LOST,
             )
+        has_user = request.accounting_key
+        if has_user and request.attempt == 1:
+            self._check_user(session, request)
         level = model.level_policy(request.priority)
         if level.size_max and self._is_full(model, level):
             model.statistics.failed(Code.QUEUE_FULL, 0)
@@ -79,8 +82,18 @@ class Admission:
             world.deadlines.add(job)
         session.jobs[request.id] = job
         session.bytes += job.inline_bytes
+        if has_user:
+            session.accounts.charge(job)
         model.queue.push(job)
         world.dirty[model] = None
+
+    def _check_user(self, session: Session, request: InferRequest) -> None:
+        """Not asked of requests that come again: they were in flight before, and the loss of a
+        connection or a broker shall cost nobody an answer."""
+        limits = self._world.limits
+        fault = session.accounts.fault(request, limits.user_requests_max, limits.user_bytes_max)
+        if fault is not None:
+            raise fault
 
     def _is_full(self, model: ModelVersion, level: LevelPolicy) -> bool:
         """Whether max_queue_size is reached, once every idle worker has taken what it can.
@@ -114,10 +127,6 @@ class Admission:
             model = world.found[key] = self.find(*key)
         if request.sequence is not None:
             raise _not_yet("sequence_id", "sequence batching")
-        if request.fairness_key:
-            raise _not_yet("fairness_key", "fairness between users")
-        if request.accounting_key:
-            raise _not_yet("accounting_key", "accounting")
         signature = model.signature
         assert signature is not None, "a READY model has a signature"
         rows, batch_key = signature.check(request)
@@ -151,6 +160,8 @@ class Admission:
         if request.parameters or request.label or request.traceparent:
             job.text_bytes = _text_bytes(request)
         job.priority = request.priority
+        if request.fairness_key and model.takes_turns:
+            job.fairness_key = request.fairness_key
         if not model.config.naiad.retry:
             job.retryable = False
         return job

@@ -108,15 +108,14 @@ class Answers:
 
     def fail(self, job: Job, fault: NaiadError) -> None:
         """End a job that no worker has with an error."""
-        self._forget(job)
+        job.session.leave(job)
         job.state = JobState.DONE
         self._error(job, fault)
 
     def abandon(self, job: Job, fault: NaiadError) -> None:
         """Answer a job now although a worker still has its memory: RELEASED follows later."""
         session = job.session
-        session.jobs.pop(job.request.id, None)
-        session.bytes -= job.inline_bytes
+        session.leave(job)
         session.zombies[job.request.id] = job
         job.state = JobState.ANSWERED
         job.fault = fault
@@ -140,7 +139,7 @@ class Answers:
 
     def finish(self, job: Job) -> None:
         """Bookkeeping of a job whose answer the caller puts together itself."""
-        self._forget(job)
+        job.session.leave(job)
         job.state = JobState.DONE
 
     def flush(self) -> None:
@@ -211,11 +210,6 @@ class Answers:
             self._world.actions.append(action)
         else:
             session.undelivered.append(action)
-
-    def _forget(self, job: Job) -> None:
-        session = job.session
-        if session.jobs.pop(job.request.id, None) is not None:
-            session.bytes -= job.inline_bytes
 
     def _error(self, job: Job, fault: NaiadError) -> None:
         job.model.statistics.failed(fault.code, self._world.now_ns - job.first_enqueued_ns)

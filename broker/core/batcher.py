@@ -1,7 +1,7 @@
 """Which requests go next, or when to look again: Triton's rules of preferred sizes and delay.
 
 Source of the behaviour: Triton's dynamic batcher. Different here: a batch takes requests of one key
-wherever they stand in the queue, not only a contiguous prefix.
+wherever they stand in the queue, not only a contiguous prefix, and users by turns (see lanes).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Final
 
 from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.job import Job
-from naiad.broker.core.queue import Lane, Level, ModelQueue
+from naiad.broker.core.lanes import Lane, Level
+from naiad.broker.core.queue import ModelQueue
 
 FULL: Final = "full"
 """The next request, if there is one, does not fit."""
@@ -26,7 +27,7 @@ EARLY: Final = "early"
 """Sent ahead of the running batch's end, whatever else closed it."""
 REASONS: Final = (FULL, PREFERRED, DELAY, IDLE, ALONE, EARLY)
 LANES_EXAMINED_MAX: Final = 16
-"""While the oldest lane waits for its delay, at most this many others may overtake it."""
+"""While the next lane waits for its delay, at most this many others may overtake it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,10 @@ def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int) -> Choice:
     levels = queue.levels()
     if not levels:
         return [], NEVER_NS, ""
-    lane = levels[0].oldest()
+    flow = levels[0].next_flow()
     if not policy.batching:
-        return [lane.head()], NEVER_NS, ALONE
+        return [flow.head()], NEVER_NS, ALONE
+    lane = flow.lane
     jobs, wake_ns, reason = _from_lane(levels, lane, policy, now_ns)
     if jobs or policy.delay_ns == 0 or len(levels[0].lanes) == 1:
         return jobs, wake_ns, reason
@@ -71,8 +73,7 @@ def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int) -> Choice:
 
 
 def _from_lane(levels: list[Level], lane: Lane, policy: BatchPolicy, now_ns: int) -> Choice:
-    head = lane.head()
-    due_ns = head.enqueued_ns + policy.delay_ns
+    due_ns = lane.head().enqueued_ns + policy.delay_ns
     preferred = policy.preferred
     lanes = [lane]
     waiting_rows = lane.rows
@@ -92,7 +93,7 @@ def _from_lane(levels: list[Level], lane: Lane, policy: BatchPolicy, now_ns: int
     best = 0
     full = False
     for source in lanes:
-        for job in source.jobs.values():
+        for job in source.in_turn(policy.rows_max - rows):
             if rows + job.rows > policy.rows_max:
                 full = True
                 break

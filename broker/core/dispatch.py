@@ -106,7 +106,7 @@ class Dispatch:
         model.statistics.batch_reasons[reason] += 1
         rows = 0
         for job in jobs:
-            queue.remove(job)
+            queue.take(job)
             rows += job.rows
             if early:
                 job.state = JobState.EARLY

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from naiad.protocol.messages import Place
 
 if TYPE_CHECKING:
+    from naiad.broker.core.accounts import Account
     from naiad.broker.core.events import Frames
     from naiad.broker.core.instances import Slot
+    from naiad.broker.core.lanes import Flow
     from naiad.broker.core.models import ModelVersion
     from naiad.broker.core.sessions import Session
     from naiad.protocol.errors import NaiadError
@@ -30,12 +32,18 @@ class Job:
     """One admitted request. Created by admission, owned by its session until answered.
 
     `rows` is its size in a batch (dim 0, at least 1). `key` decides which requests may share a
-    batch. `deaths_alone` counts workers that died while executing it with no other request.
+    batch, `fairness_key` whose turn it takes. `deaths_alone` counts workers that died while
+    executing it with no other request.
     """
 
     # Class-level defaults: most requests never touch these, and each saved store counts.
     rows = 1
     key: object = None
+    fairness_key = ""
+    flow: Flow
+    """Where it stands; set by the level it is pushed to."""
+    account: Account | None = None
+    """Of its user, while it is in flight; none without an accounting key."""
     priority = 0
     level = 0
     deadline_ns = 0

@@ -67,6 +67,8 @@ class ModelVersion:
         self.queue = ModelQueue()
         self.signature: Signature | None = None
         self.batch_policy = BatchPolicy()
+        self.takes_turns = True
+        """False where answers must come in the order of their requests, whoever sent them."""
         self.levels: dict[int, LevelPolicy] = {}
         self.statistics = ModelStatistics()
         self.executing = 0
@@ -111,6 +113,7 @@ class ModelVersion:
         self._config_text = ""
         self.signature = Signature(config)
         batching = config.dynamic_batching
+        self.takes_turns = batching is None or not batching.preserve_ordering
         rows_max = max(1, config.max_batch_size)
         if batching is None or config.max_batch_size == 0:
             self.batch_policy = BatchPolicy(rows_max=rows_max)

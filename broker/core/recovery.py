@@ -226,6 +226,8 @@ class Recovery:
         batch.jobs[index] = job
         session.jobs[request.id] = job
         session.bytes += job.inline_bytes
+        if request.accounting_key:
+            session.accounts.charge(job)
         self._world.counters.joined_requests += 1
 
     # --- workers -----------------------------------------------------------------------

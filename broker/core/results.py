@@ -146,6 +146,8 @@ class Results:
             request_id = job.request.id
             if session.jobs.pop(request_id, None) is not None:
                 session.bytes -= job.inline_bytes
+                if job.account is not None:
+                    session.accounts.give_back(job)
             if not direct:
                 if result.parameters:
                     self._answers.make_room(session)

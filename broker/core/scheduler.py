@@ -6,6 +6,7 @@ actions say, in their order. The parts share one World; each has one concern:
 
     client_events, worker_events   what an event concerns, in which order
     admission   a request in                 dispatch    batches out
+    accounts    what users have in flight    lanes       whose turn it is
     results     results in                   withdrawal  requests that end without a result
     fleet       processes wanted, stopped    loading     instances into slots
     deaths      what dead workers had        endings     versions that serve no more
@@ -297,3 +298,4 @@ class Scheduler:
                 assert job.state in (JobState.QUEUED, JobState.EARLY, JobState.EXECUTING), job
             inline = sum(job.inline_bytes for job in session.jobs.values())
             assert session.bytes == inline, f"{session.bytes} bytes counted, {inline} there"
+            session.accounts.check_invariants(list(session.jobs.values()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from naiad.broker.core.accounts import Accounts
+
 if TYPE_CHECKING:
     from naiad.broker.core.events import SendAnswers
     from naiad.broker.core.job import Job
@@ -35,6 +37,8 @@ class Session:
         self.zombies: dict[int, Job] = {}
         """Answered (expired, cancelled) while a worker has them: RELEASED is still owed."""
         self.bytes = 0
+        """Inline, of `jobs`: what the broker itself holds for this client."""
+        self.accounts = Accounts()
         self.regions: dict[int, Region] = {}
         """The client's id to the region under the broker's own id."""
         self.leases: dict[tuple[int, int], int] = {}
@@ -46,3 +50,10 @@ class Session:
         None when that answer waits as well."""
         self.settled: dict[int, NaiadError | None] = {}
         """What was outstanding when the client came back: see Answers.reopen."""
+
+    def leave(self, job: Job) -> None:
+        """It has its answer, or is forgotten; harmless for a job that was never taken."""
+        if self.jobs.pop(job.request.id, None) is not None:
+            self.bytes -= job.inline_bytes
+            if job.account is not None:
+                self.accounts.give_back(job)

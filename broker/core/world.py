@@ -27,6 +27,10 @@ class Limits:
     session_requests_max: int = 4096
     session_bytes_max: int = 512 * 1024 * 1024
     session_regions_max: int = 1024
+    user_requests_max: int = 2048
+    user_bytes_max: int = 256 * 1024 * 1024
+    """Of one accounting key of a session; 0: no limit. Half of what the session may have, so that
+    one user leaves room for others."""
     sessions_max: int = 4096
     named_regions_max: int = 4096
     inline_bytes_max: int = 64 * 1024 * 1024

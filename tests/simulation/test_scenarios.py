@@ -10,6 +10,7 @@ import os
 
 import pytest
 
+from naiad.protocol.errors import Code
 from support.simulated_scenario import Simulation
 
 SHORT_SEEDS = int(os.environ.get("NAIAD_SIMULATION_SCENARIOS", "200"))
@@ -56,8 +57,10 @@ def test_a_seed_does_the_same_twice() -> None:
 
 
 def test_the_scenarios_do_contain_what_they_are_about() -> None:
-    """Over some seeds: deaths while executing, restarts, resends, early batches, poison, drains."""
-    seen = dict.fromkeys(("deaths", "restarts", "resends", "reexecutions", "drains", "early"), 0)
+    """Over some seeds: deaths while executing, restarts, resends, early batches, poison, drains,
+    turns that others waited for, budgets that were used up."""
+    kinds = ("deaths", "restarts", "resends", "reexecutions", "drains", "early", "turns", "budgets")
+    seen = dict.fromkeys(kinds, 0)
     for seed in range(60):
         simulation = Simulation(seed)
         simulation.run()
@@ -69,4 +72,9 @@ def test_the_scenarios_do_contain_what_they_are_about() -> None:
         seen["reexecutions"] += sum(record.executions > 1 for record in records)
         seen["drains"] += simulation.server.exit_code is not None
         seen["early"] += counters.early_batches
+        seen["turns"] += simulation.server.turns.passes
+        seen["budgets"] += sum(
+            record.error is not None and record.error[0] == Code.BUDGET_EXCEEDED
+            for record in records
+        )
     assert min(seen.values()) > 5, seen

@@ -278,6 +278,9 @@ class Bench:
         size = max(tensor.size for request in requests for tensor in request.inputs)
         self.do(e.RequestsArrived(client, requests, [b"\0" * size]))
 
+    def cancel(self, *idents: int, client: int = CLIENT) -> None:
+        self.do(e.CancelAsked(client, idents))
+
     def error(self, ident: int, client: int = CLIENT) -> tuple[str, str]:
         """Code and text of the one error answer of a request."""
         (answer,) = self.answers[client, ident]

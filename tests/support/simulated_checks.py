@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from naiad.broker.core import events as e
+from naiad.broker.core.accounts import described_bytes
 from naiad.broker.core.job import Job
 from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.scheduler import Scheduler
@@ -38,6 +41,25 @@ def check_step(scheduler: Scheduler, now_ns: int, actions: list[e.Action]) -> No
     for action in actions:
         if type(action) is e.SendBatch:
             _check_order(scheduler, action)
+    for session in world.sessions.values():
+        if len(session.accounts):
+            _check_budgets(scheduler, list(session.jobs.values()))
+
+
+def _check_budgets(scheduler: Scheduler, jobs: list[Job]) -> None:
+    """No user has more in flight than he may, but for what came again after something was lost."""
+    limits = scheduler.world.limits
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for job in jobs:
+        key = job.request.accounting_key
+        if key and job.request.attempt == 1:
+            counts[key] += 1
+            sizes[key] += described_bytes(job.request)
+            if counts[key] > (limits.user_requests_max or len(jobs)):
+                raise Violation(f"{counts[key]} requests of one user", _token(job))
+            if limits.user_bytes_max and sizes[key] > limits.user_bytes_max:
+                raise Violation(f"{sizes[key]} bytes of one user", _token(job))
 
 
 def _models(scheduler: Scheduler) -> list[ModelVersion]:
@@ -53,7 +75,7 @@ def _check_delay(model: ModelVersion, now_ns: int, deadline_ns: int) -> None:
     level = next(iter(model.queue.levels()))
     head_ns = min(lane.head().enqueued_ns for lane in level.lanes.values())
     due_ns = head_ns + model.batch_policy.delay_ns
-    job = level.oldest().head()
+    job = level.next_flow().head()
     if now_ns >= due_ns:
         raise Violation(f"{job} waits since {head_ns} though an instance is idle", _token(job))
     if deadline_ns > due_ns:

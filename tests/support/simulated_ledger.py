@@ -41,6 +41,7 @@ class Record:
     is_wrong: bool = False
     uses_forgotten_region: bool = False
     timeout_us: int = 0
+    user: str = ""
     error: tuple[str, str, bool] | None = None
 
 

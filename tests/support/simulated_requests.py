@@ -32,6 +32,8 @@ class ClientPlan:
     wrong_share: float = 0.0
     forget_share: float = 0.0
     named_share: float = 0.0
+    users: tuple[str, ...] = ("",)
+    """Whom requests are made for: accounting and fairness key; the first is the greediest."""
     rows_many: bool = True
 
 
@@ -84,10 +86,11 @@ class RequestMaker:
             record.timeout_us = random.choice((300, 2_000, 10_000, 200_000))
         asked = Asked(record, _EMPTY, size)
         tensor, outputs = self._place(asked, shape, size)
+        user = record.user = random.choice((plan.users[0], random.choice(plan.users)))
         asked.request = m.InferRequest(
             ident, 0, model.name, m.ANY_VERSION, str(record.token), (tensor,), outputs,
             priority=random.randint(0, 4) if model.priorities else 0,
-            timeout_us=record.timeout_us,
+            timeout_us=record.timeout_us, accounting_key=user, fairness_key=user,
         )  # fmt: skip
         return asked
 

@@ -31,6 +31,7 @@ QUIET_WITHIN_NS = 200 * SECOND
 LONG_AFTER_NS = 700 * SECOND
 """Longer than any timer the scheduler ever sets."""
 DRAIN_NS = 60 * SECOND
+USERS = ("", "ada", "ben", "cyd", "dot")
 DEATHS_SUSPICIOUS = 4
 """In a row: from here on a model may rightly have been given up (the crash budget is 5)."""
 
@@ -45,6 +46,7 @@ class Plan:
     lasts_ns: int
     explicit: bool
     drains: bool
+    limits: Limits
     is_strict: bool
     """No process dies, no connection breaks: every request is executed at most once."""
 
@@ -62,6 +64,7 @@ def plan_of(random: Random) -> Plan:
     clients = [
         _client_plan(random, models, can_time_out) for _ in range(random.choice((1, 2, 3, 5)))
     ]
+    limits = _limits(random, clients)
     explicit = random.random() < 0.4
     chosen = [one for one in DISTURBANCES if random.random() < one.share]
     if random.random() < 0.15:
@@ -76,6 +79,7 @@ def plan_of(random: Random) -> Plan:
         lasts_ns=random.choice((30, 200, 800, 2_500)) * MILLISECOND,
         explicit=explicit,
         drains=random.random() < 0.25,
+        limits=limits,
         is_strict=is_strict,
     )
 
@@ -100,6 +104,20 @@ def _client_plan(random: Random, models: list[ModelPlan], can_time_out: bool) ->
     )
 
 
+def _limits(random: Random, clients: list[ClientPlan]) -> Limits:
+    """In half of all scenarios there are users, and in half of those tight budgets for them."""
+    if random.random() < 0.5:
+        for client in clients:
+            client.users = tuple(random.sample(USERS, random.randint(1, 4)))
+    if random.random() < 0.5:
+        return Limits(cores=2)
+    return Limits(
+        cores=2,
+        user_requests_max=random.choice((0, 1, 3, 20)),
+        user_bytes_max=random.choice((0, 200, 100_000)),
+    )
+
+
 class Simulation:
     """One scenario. `run` raises Violation, or an error of the scheduler itself."""
 
@@ -117,7 +135,7 @@ class Simulation:
             Random(random.random()),
             self.repository,
             explicit=self.plan.explicit,
-            limits=Limits(cores=2),
+            limits=self.plan.limits,
             judge_error=self._judge,
         )
         self.clients: list[SimulatedClient] = []
@@ -196,6 +214,9 @@ class Simulation:
             ]
             raise Violation(f"requests {owed} never ended", owed[0] if owed else 0)
         agenda.run(agenda.now_ns + SECOND)
+        for session in self.server.scheduler.world.sessions.values():
+            if len(session.accounts):
+                raise Violation(f"session {session.key} still has users with something in flight")
         for client in self.clients:
             if client.is_open and self.random.random() < 0.5:
                 client.close()
@@ -286,6 +307,8 @@ class Simulation:
         code = error[0]
         retry = model.edition.config["parameters"].get("naiad.retry")
         limited = "max_queue_size" in str(model.edition.config)
+        limits = self.plan.limits
+        has_budgets = bool(limits.user_requests_max or limits.user_bytes_max)
         times_out = "timeout" in str(model.edition.config) or bool(record.timeout_us)
         legitimate = {
             Code.MODEL_ERROR: record.raises,
@@ -293,6 +316,7 @@ class Simulation:
             Code.CANCELLED: record.cancel_asked or record.uses_forgotten_region,
             Code.TIMEOUT: times_out,
             Code.QUEUE_FULL: limited,
+            Code.BUDGET_EXCEEDED: bool(record.user) and has_budgets,
             Code.POISON_REQUEST: record.deaths_alone >= 2,
             Code.NOT_FOUND: record.uses_forgotten_region or record.model in self.troubled,
             Code.NOT_READY: record.model in self.troubled,

@@ -26,6 +26,7 @@ from support.simulated_ledger import Ledger, Record
 from support.simulated_links import ClientLinks, Connections, WorkerLinks
 from support.simulated_regions import Slots
 from support.simulated_time import MICROSECOND, MILLISECOND, Agenda
+from support.simulated_turns import Turns
 
 
 class Truth(Protocol):
@@ -71,6 +72,7 @@ class Server:
         self.exit_code: int | None = None
         self.restarts = 0
         self.steps = 0
+        self.turns = Turns()
         self.saved: dict[str, Any] | None = None
         self.named = Slots(ledger, Random(random.random()))
         """Regions registered by name."""
@@ -89,6 +91,7 @@ class Server:
 
     def start(self) -> None:
         self._life += 1
+        self.turns = Turns()
         life = self._life
         self.scheduler = Scheduler(
             incarnation=self._random_keys.getrandbits(60) + 1,
@@ -168,6 +171,7 @@ class Server:
                 self.ledger.tell(f"event {event}")
         actions = self.scheduler.handle(events, now_ns, now_ns // MILLISECOND)
         check_step(self.scheduler, now_ns, actions)
+        self.turns.check(self.scheduler, events, actions)
         self._perform(actions)
         self._arm()
 

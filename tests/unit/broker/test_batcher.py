@@ -157,7 +157,7 @@ def test_nothing_waits_past_its_delay_and_no_batch_is_too_large(seed: int) -> No
         while len(queue):
             jobs, again_ns, _ = choose(queue, rule, now_ns)
             top = next(iter(queue.levels()))
-            due_ns = top.oldest().head().enqueued_ns + rule.delay_ns
+            due_ns = top.oldest_ns() + rule.delay_ns
             if not jobs:
                 assert now_ns < due_ns
                 assert now_ns < again_ns <= due_ns

@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from naiad.broker.core.job import Job
-from naiad.broker.core.queue import Level, ModelQueue
+from naiad.broker.core.lanes import Level
+from naiad.broker.core.queue import ModelQueue
 from support.simulated_jobs import job
 
 
@@ -20,9 +21,9 @@ def pushed(level: Level, *jobs: tuple[int, str, int]) -> None:
 def test_a_lane_that_was_alone_keeps_its_turn_when_another_comes() -> None:
     level = Level(0)
     pushed(level, (1, "a", 10))
-    assert level.oldest().key == "a"
+    assert level.next_flow().lane.key == "a"
     pushed(level, (2, "b", 20))
-    assert level.oldest().key == "a"
+    assert level.next_flow().lane.key == "a"
 
 
 def test_a_steady_stream_of_other_keys_does_not_starve_a_lane() -> None:
@@ -31,10 +32,10 @@ def test_a_steady_stream_of_other_keys_does_not_starve_a_lane() -> None:
     served = []
     for number in range(2, 10):
         pushed(level, (number, f"k{number}", number))
-        lane = level.oldest()
+        lane = level.next_flow().lane
         served.append(lane.key)
         level.remove(lane.head())
-        level.oldest()
+        level.next_flow()
     assert served[0] == "patient"
 
 
@@ -42,11 +43,11 @@ def test_a_job_that_comes_back_gets_a_new_lane_beside_its_old_note() -> None:
     level = Level(0)
     pushed(level, (1, "a", 10), (2, "b", 10))
     returning = level.lanes["a"].head()
-    level.oldest()
+    level.next_flow()
     level.remove(returning)
     level.push(returning, front=True)
     level.push(job(3, key="c", enqueued_ns=10), front=False)
-    assert level.oldest().key == "a"
+    assert level.next_flow().lane.key == "a"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -66,7 +67,7 @@ def test_the_oldest_lane_is_the_one_whose_head_waited_longest(seed: int) -> None
         if here:
             heads = [lane.head() for lane in level.lanes.values()]
             oldest = min(heads, key=lambda head: (head.enqueued_ns, head.number))
-            assert level.oldest().head() is oldest
+            assert level.next_flow().head() is oldest
             assert level.count == len(here)
 
 

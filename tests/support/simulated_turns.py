@@ -1,0 +1,73 @@
+"""Watches that users take turns: nobody who waits is passed by the same user twice.
+
+A batch is its first request's user's turn; others may ride with it. Not watched are models with a
+delay (who is next may have to wait while others' batches are complete), and what happened before
+some worker died or came back, because what it had goes first again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from naiad.broker.core import events as e
+from naiad.broker.core.job import Job
+from naiad.broker.core.lanes import Share
+from naiad.broker.core.scheduler import Scheduler
+from support.simulated_ledger import Violation
+
+_Waiting = tuple[int, int, str]
+"""Generation of a model's version, level, user."""
+
+
+class Turns:
+    """`check` after every decision."""
+
+    def __init__(self) -> None:
+        self._passed: dict[_Waiting, tuple[Share, set[str]]] = {}
+        self.passes = 0
+        """How often somebody who waited saw another's turn."""
+
+    def check(
+        self, scheduler: Scheduler, events: Sequence[e.Event], actions: Sequence[e.Action]
+    ) -> None:
+        if any(type(event) in (e.SlotDied, e.SlotOpened) for event in events):
+            self._passed.clear()
+            return
+        for action in actions:
+            slot = scheduler.world.slots.get(action.slot) if type(action) is e.SendBatch else None
+            batches = slot.batches() if slot is not None else ()
+            for batch in batches:
+                if type(action) is e.SendBatch and batch.id == action.batch.id:
+                    self._sent(batch.id, [job for job in batch.jobs if job is not None])
+
+    def _sent(self, batch: int, jobs: list[Job]) -> None:
+        if not jobs or jobs[0].suspect or jobs[0].model.batch_policy.delay_ns:
+            return
+        first = jobs[0]
+        if any(first.model.level_policy(level).size_max for level in range(5)):
+            return  # a full queue makes room in the midst of a message, before all is admitted
+        for job in jobs:
+            self._passed.pop(_waiting(job), None)
+        level = first.model.queue.level(first.level)
+        if not level.count:
+            return
+        had = {job.fairness_key for job in jobs if job.level == first.level}
+        for key, share in level.shares.items():
+            heads = [flow.head() for flow in share.flows.values()]
+            if key in had or min(head.number for head in heads) > batch:
+                continue
+            share_before, passed = self._passed.get(_waiting(heads[0]), (share, set()))
+            if share_before is not share:
+                passed = set()  # he had left, and came again
+            self._passed[_waiting(heads[0])] = (share, passed)
+            if first.fairness_key in passed:
+                raise Violation(
+                    f"user {first.fairness_key!r} had two turns while {key!r} waited",
+                    int(heads[0].request.label),
+                )
+            passed.add(first.fairness_key)
+            self.passes += 1
+
+
+def _waiting(job: Job) -> _Waiting:
+    return (job.model.generation * 100 + job.model.version, job.level, job.fairness_key)
