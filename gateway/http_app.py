@@ -36,6 +36,8 @@ from naiad.gateway.http_parameters import (
 from naiad.gateway.http_request import checked_size
 from naiad.gateway.http_routes import Route
 from naiad.gateway.http_status import HttpError, from_fault
+from naiad.gateway.page.document import document
+from naiad.gateway.page.watch import Watch
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.restrictions import Restriction
@@ -66,9 +68,12 @@ class HttpApp:
         self._restricted = restricted or {}
         self._plane = plane
         self._access = access
+        self._watch = Watch(plane.client)
         self._inference = Inference(plane, access.allows_regions, forward)
         self._routes: dict[bytes, Route] = {}
         self._handlers: dict[str, Handler] = {
+            "page": self._page,
+            "page_state": self._page_state,
             "live": self._live,
             "ready": self._ready,
             "startup": self._startup,
@@ -135,11 +140,12 @@ class HttpApp:
         self._phase.check_open()
         name = route.name
         # Inference passes here once for each head, which has the header in it.
-        restriction = self._restricted.get(http_routes.CATEGORIES.get(name, ""))
         headers = request.head.headers
-        if restriction is not None and not restriction.allows(headers.get(restriction.header)):
-            text = f"This API is restricted, expecting header '{restriction.name}'"
-            raise HttpError(403, text)
+        for category in http_routes.CATEGORIES[name]:
+            restriction = self._restricted.get(category)
+            if restriction is not None and not restriction.allows(headers.get(restriction.header)):
+                text = f"This API is restricted, expecting header '{restriction.name}'"
+                raise HttpError(403, text)
         is_shm = name in http_routes.LOCAL_SHM
         if (is_shm or name in http_routes.LOCAL_ONLY) and self._access.has_management_door:
             raise HttpError(403, elsewhere(name))
@@ -166,6 +172,15 @@ class HttpApp:
             raise HttpError(400, "Unsupported content-encoding, only 'identity' is supported.")
         checked_size("JSON", len(request.body), self._plane.limits.input_bytes_max)
         return parsed_object(bytes(request.body))
+
+    # --- for people ------------------------------------------------------------------------------
+
+    async def _page(self, route: Route, given: Json) -> Response:
+        return document()
+
+    async def _page_state(self, route: Route, given: Json) -> Response:
+        headers = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
+        return Response(200, [await self._watch.state()], headers=headers)
 
     # --- health ----------------------------------------------------------------------------------
 

@@ -18,10 +18,13 @@ _VERSION_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 19
 
 _GET: Final = ("GET",)
+_READ: Final = ("GET", "HEAD")
 _POST: Final = ("POST",)
 _BOTH: Final = ("GET", "POST")
 
 VERBS: Final[dict[str, tuple[str, ...]]] = {
+    "page": _READ,
+    "page_state": _READ,
     "live": _GET,
     "ready": _GET,
     "startup": _GET,
@@ -42,27 +45,30 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
     "trace": _BOTH,
 }
 
-CATEGORIES: Final[dict[str, str]] = {
-    "live": "health",
-    "ready": "health",
-    "startup": "health",
-    "model_ready": "health",
-    "server_metadata": "metadata",
-    "model_metadata": "metadata",
-    "model_config": "model-config",
-    "statistics": "statistics",
-    "infer": "inference",
-    "generate": "inference",
-    "index": "model-repository",
-    "load": "model-repository",
-    "unload": "model-repository",
-    "shm_status": "shared-memory",
-    "shm_register": "shared-memory",
-    "shm_unregister": "shared-memory",
-    "logging": "logging",
-    "trace": "trace",
+CATEGORIES: Final[dict[str, tuple[str, ...]]] = {
+    "page": (),
+    "page_state": ("metadata", "statistics", "model-repository"),
+    "live": ("health",),
+    "ready": ("health",),
+    "startup": ("health",),
+    "model_ready": ("health",),
+    "server_metadata": ("metadata",),
+    "model_metadata": ("metadata",),
+    "model_config": ("model-config",),
+    "statistics": ("statistics",),
+    "infer": ("inference",),
+    "generate": ("inference",),
+    "index": ("model-repository",),
+    "load": ("model-repository",),
+    "unload": ("model-repository",),
+    "shm_status": ("shared-memory",),
+    "shm_register": ("shared-memory",),
+    "shm_unregister": ("shared-memory",),
+    "logging": ("logging",),
+    "trace": ("trace",),
 }
-"""Of routes, as far as they can be restricted to who knows a secret: Triton's groups."""
+"""Of routes, as far as they can be restricted to who knows a secret: Triton's groups. A page's state
+tells what three of them tell."""
 
 _OF_MODEL: Final = {
     (): "model_metadata",
@@ -74,6 +80,8 @@ _OF_MODEL: Final = {
     ("generate_stream",): "generate",
 }
 _OF_SERVER: Final = {
+    ("",): "page",
+    ("status.json",): "page_state",
     ("v2",): "server_metadata",
     ("v2", "health", "live"): "live",
     ("v2", "health", "ready"): "ready",

@@ -29,7 +29,7 @@ COMPONENTS = (
     "cli",
     "testing",
 )
-DATA_SUFFIXES = (".proto", ".typed", ".pbtxt", ".txt")
+DATA_SUFFIXES = (".proto", ".typed", ".pbtxt", ".txt", ".html", ".css", ".js")
 
 
 @pytest.fixture(scope="module")

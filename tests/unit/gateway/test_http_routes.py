@@ -49,7 +49,8 @@ def test_paths(path: str, route: Route) -> None:
     "path",
     [
         "",
-        "/",
+        "//",
+        "/status.json/",
         "/v2/",
         "v2",
         "/v1",
