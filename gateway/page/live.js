@@ -11,6 +11,7 @@ let failures = 0;
 async function ask() {
   try {
     const answer = await fetch("status.json", { cache: "no-store", signal: AbortSignal.timeout(5000) });
+    if (answer.status === 403) return restricted();
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     remember(await answer.json());
     failures = 0;
@@ -22,6 +23,14 @@ async function ask() {
   }
   document.body.classList.toggle("stale", failures > 0);
   setTimeout(ask, Math.min(INTERVAL_MS * (failures || 1), RETRY_MS_MAX));
+}
+
+// The operator shows this to nobody without a secret, which a browser does not have.
+function restricted() {
+  pill(at("state"), "bad", "restricted");
+  for (const part of document.querySelectorAll(".tiles, table")) part.hidden = true;
+  at("none").hidden = false;
+  at("none").textContent = "This server tells its state only to who knows a secret. Beside it, naiad status tells it.";
 }
 
 function remember(state) {
