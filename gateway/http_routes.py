@@ -67,8 +67,8 @@ CATEGORIES: Final[dict[str, tuple[str, ...]]] = {
     "logging": ("logging",),
     "trace": ("trace",),
 }
-"""Of routes, as far as they can be restricted to who knows a secret: Triton's groups. A page's state
-tells what three of them tell."""
+"""Of routes, as far as they can be restricted to who knows a secret: Triton's groups. What the page
+shows is told by three of them."""
 
 _OF_MODEL: Final = {
     (): "model_metadata",

@@ -56,6 +56,13 @@ def management_url(server: Server) -> str:
     return found[1]
 
 
+def test_the_page_tells_nothing_that_a_group_keeps(server: Server) -> None:
+    status, found = asked(server.http_url, "GET", "/status.json")
+    assert (status, "restricted" in found["error"]) == (403, True)
+    status, found = asked(server.http_url, "GET", "/status.json", Key=SECRET)
+    assert (status, found["models"][0]["name"]) == (200, "identity")
+
+
 def test_a_restricted_group_needs_its_header(server: Server) -> None:
     refused = {"error": "This API is restricted, expecting header 'Key'"}
     infer = "/v2/models/identity/infer"

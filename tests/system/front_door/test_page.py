@@ -106,7 +106,8 @@ def test_figures_follow_what_is_asked(page: Page, http: HttpDoor) -> None:
     wait_until(lambda: text(page, "fp32", "median").endswith("ms"), "a latency")
     wait_until(lambda: int(text(page, "fp32", "failed")) == int(before or 0) + 2, "the failures")
     assert text(page, "fp32", "busy").startswith("1 of 1")
-    assert page.evaluate(f"{row('fp32')}.querySelector('.spark .line').getAttribute('d')")
+    line = f"{row('fp32')}.querySelector('.spark .line').getAttribute('d')"
+    wait_until(lambda: page.evaluate(line), "a line")
 
 
 def test_what_does_not_load_is_shown_with_its_reason(
