@@ -143,7 +143,9 @@ class RepositoryHelper:
             "repositories": list(self._repositories),
             **self._surroundings,
         }
-        if question.override is not None and question.names:
+        if question.only_names:
+            request |= {"op": "names"}
+        elif question.override is not None and question.names:
             name, text = question.names[0], question.override
             request |= {"op": "override", "name": name, "config_json": text}
         else:
@@ -167,12 +169,16 @@ class RepositoryHelper:
 
     def _answer(self, reply: dict[str, Any]) -> RepositoryScanned:
         token = int(reply["id"])
-        self._asked.pop(token, None)
+        question = self._asked.pop(token, None)
+        only_names = question is not None and question.only_names
         self._sent = None
         self._restarts = 0
         if "error" in reply:
-            return RepositoryScanned(token, (), str(reply["error"][1]))
+            return RepositoryScanned(token, (), str(reply["error"][1]), only_names=only_names)
         result = reply["result"]
+        if only_names:
+            models = tuple({"name": name} for name in result["names"])
+            return RepositoryScanned(token, models, None, only_names=True)
         entries = list(result["models"])
         faults = [str(fault["message"]) for fault in result["faults"]]
         entries += [
@@ -188,7 +194,7 @@ class RepositoryHelper:
             return []
         assert self._sent is not None
         token = self._sent
-        del self._asked[token]
+        question = self._asked.pop(token)
         self._kill()
         self._restarts = 0
         self._go_on()
@@ -197,7 +203,7 @@ class RepositoryHelper:
             " (--scan-timeout-seconds) and was killed: is the file system of the model repository"
             " slow or dead?"
         )
-        return [RepositoryScanned(token, (), fault, is_lost=True)]
+        return [_lost(question, fault)]
 
     def _died(self) -> list[RepositoryScanned]:
         self._kill()
@@ -209,7 +215,7 @@ class RepositoryHelper:
 
     def _give_up(self, fault: str) -> list[RepositoryScanned]:
         gone, self._asked = self._asked, {}
-        return [RepositoryScanned(token, (), fault, is_lost=True) for token in gone]
+        return [_lost(question, fault) for question in gone.values()]
 
     def rest(self) -> None:
         """End a helper that has nothing to do: it is 25 MB that a server rarely needs."""
@@ -238,3 +244,9 @@ class RepositoryHelper:
 
     def _reap(self) -> None:
         self._unended = [one for one in self._unended if one.poll() is None]
+
+
+def _lost(question: ScanRepository, fault: str) -> RepositoryScanned:
+    return RepositoryScanned(
+        question.token, (), fault, is_lost=True, only_names=question.only_names
+    )

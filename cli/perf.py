@@ -136,6 +136,7 @@ def _not_ready(client: Client, model: str) -> str:
         return f"the server has no model {model}; it has {known}"
     states = "; ".join(
         " ".join(str(row[key]) for key in ("version", "state", "reason") if row.get(key))
+        or "not loaded"
         for row in rows
     )
     return f"model {model} is not ready ({states}); see `naiad status`"

@@ -396,7 +396,10 @@ class AsyncClient:
         return await self._dict(control.of_model("statistics", model, version))
 
     async def index(self, *, ready: bool = False) -> list[Json]:
-        """Every known model and version with its state; with `ready` only those that are."""
+        """Every known model and version with its state; with `ready` only those that are.
+
+        With explicit control also what was never loaded: of that there is only the name.
+        """
         rows: list[Json] = await self.call(control.index(ready))
         return rows
 

@@ -5,6 +5,7 @@ Requests come on stdin, replies leave on stdout (frames.py), in order; it ends w
 
     {"id": 1, "op": "scan", "repositories": [...], "names": [...] | None}
     {"id": 2, "op": "override", "repositories": [...], "name": "...", "config_json": "{...}"}
+    {"id": 3, "op": "names", "repositories": [...]}
 
 Each may say what the server has: "backends": [...] | None, "devices": ["cpu", ...],
 "on_missing_gpu": "fail" | "cpu", "auto_complete": bool (surroundings.py has the defaults).
@@ -26,7 +27,7 @@ from typing import Any, Final
 
 from naiad.config.frames import FRAME_BYTES_MAX, FrameReader, pack_frame
 from naiad.config.model import Json
-from naiad.config.repository import scan
+from naiad.config.repository import names_in, scan
 from naiad.config.surroundings import CPU_ONLY, Surroundings
 from naiad.protocol.errors import InternalError, NaiadError, ProtocolError
 
@@ -115,9 +116,14 @@ def _override(request: Mapping[str, Any]) -> Json:
     ).to_json()
 
 
+def _names(request: Mapping[str, Any]) -> Json:
+    return {"names": names_in(_field(request, "repositories", list))}
+
+
 _OPERATIONS: Final[dict[str, Callable[[Mapping[str, Any]], Json]]] = {
     "scan": _scan,
     "override": _override,
+    "names": _names,
 }
 
 

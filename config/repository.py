@@ -105,6 +105,16 @@ def scan(
     return Scan(tuple(models), missing, tuple(faults), tuple(notes[:NOTES_MAX]))
 
 
+def names_in(repositories: Sequence[str]) -> list[str]:
+    """Names of the models that lie there, unread; of a repository with a fault there are none."""
+    found: set[str] = set()
+    for repository in _distinct(repositories):
+        candidates = _candidates(repository, [])
+        if not isinstance(candidates, RepositoryFault):
+            found.update(name for name in candidates if model_name_fault(name) is None)
+    return sorted(found)
+
+
 def _without_too_many_labels(models: Iterable[ScannedModel]) -> list[ScannedModel]:
     """Models whose labels find no room any more are faulty."""
     found = []

@@ -12,6 +12,7 @@ from typing import Any
 from naiad.broker.core import events as e
 from naiad.broker.core.catalog import Catalog
 from naiad.broker.core.counters import MODELS_MAX, Counters
+from naiad.broker.core.listing import Listing
 from naiad.broker.core.log_settings import LogSettings
 from naiad.broker.core.memory import Memory
 from naiad.broker.core.queries import (
@@ -37,6 +38,7 @@ class Control:
         world: World,
         catalog: Catalog,
         queries: Queries,
+        listing: Listing,
         counters: Counters,
         memory: Memory,
         log_settings: LogSettings,
@@ -62,7 +64,7 @@ class Control:
             "statistics": lambda s, c, a, p: queries.statistics(
                 str(a.get("model", "")), version_argument(a)
             ),
-            "index": lambda s, c, a, p: queries.index(a.get("ready") is True),
+            "index": lambda s, c, a, p: listing.index(s, c, a.get("ready") is True),
             "status": lambda s, c, a, p: queries.status(),
             "counters": lambda s, c, a, p: counters.piece(
                 str(a["after"]) if "after" in a else None, number_argument(a, "limit", MODELS_MAX)

@@ -170,6 +170,7 @@ class RepositoryScanned(NamedTuple):
     fault: str | None
     is_lost: bool = False
     notes: tuple[str, ...] = ()
+    only_names: bool = False
 
 
 class RoomWasShort(NamedTuple):
@@ -273,11 +274,15 @@ class TellSupervisor(NamedTuple):
 
 
 class ScanRepository(NamedTuple):
-    """Ask the repository helper; `names` None means every model. `override` is JSON or None."""
+    """Ask the repository helper; `names` None means every model. `override` is JSON or None.
+
+    `only_names`: which models lie there, without looking at any.
+    """
 
     token: int
     names: tuple[str, ...] | None
     override: str | None
+    only_names: bool = False
 
 
 class StatNamedRegion(NamedTuple):

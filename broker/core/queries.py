@@ -24,6 +24,7 @@ EXTENSIONS: Final = [
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "logging",
 ]
 
 

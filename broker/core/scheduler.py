@@ -33,6 +33,7 @@ from naiad.broker.core.drain import Drain
 from naiad.broker.core.endings import Endings
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.job import JobState
+from naiad.broker.core.listing import Listing
 from naiad.broker.core.loading import Loading
 from naiad.broker.core.log_settings import LogSettings
 from naiad.broker.core.memory import Memory
@@ -118,11 +119,13 @@ class Scheduler:
             identity=identity,
             strict_readiness=strict_readiness,
         )
+        self._listing = Listing(self.world, self._catalog, queries)
         self._log_settings = LogSettings(self.world, log_levels, log_file)
         self._control = Control(
             self.world,
             self._catalog,
             queries,
+            self._listing,
             Counters(self.world, queries),
             self._memory,
             self._log_settings,
@@ -153,11 +156,15 @@ class Scheduler:
             e.InstanceLoaded: self._workers.instance_loaded,
             e.RegionsForgotten: lambda event: None,
             e.SupervisorOpened: self._supervisor_opened,
-            e.RepositoryScanned: lambda event: self._catalog.scanned(*event),
+            e.RepositoryScanned: self._repository_scanned,
             e.RoomWasShort: self._workers.room_was_short,
             e.TimePassed: lambda event: None,
             e.DrainAsked: lambda event: self._drain.begin(event.until_ns),
         }
+
+    def _repository_scanned(self, event: e.RepositoryScanned) -> None:
+        if not self._listing.listed(event):
+            self._catalog.scanned(*event[:-1])
 
     def _supervisor_opened(self, _: e.SupervisorOpened) -> None:
         self._log_settings.announce()

@@ -145,6 +145,7 @@ def get_model_repository_index(asked: Caller) -> None:
     rows = found["models"] if asked.is_grpc else found
     states = {row["version"]: row["state"] for row in rows if row["name"] == "tuned"}
     assert states["1"] == states["3"] == "READY"
+    assert [row for row in rows if row["name"] == "refuses"] == [{"name": "refuses"}]
 
 
 def get_inference_statistics(asked: Caller) -> None:
@@ -223,12 +224,13 @@ def trace_settings(asked: Caller) -> None:
 
 
 def log_settings(asked: Caller) -> None:
-    if asked.stock.is_triton:
-        assert asked.get_log_settings()
-        assert asked.update_log_settings({"log_info": True})
-        return
-    asked.refused("not in this release", "get_log_settings")
-    asked.refused("not in this release", "update_log_settings", {"log_info": True})
+    before = asked.get_log_settings()
+    changed = asked.update_log_settings({"log_verbose_level": 1})
+    try:
+        assert changed != before
+        assert asked.get_log_settings() == changed
+    finally:
+        assert asked.update_log_settings({"log_verbose_level": 0}) == before
 
 
 def infer(asked: Caller) -> None:

@@ -155,6 +155,17 @@ class Bench:
             raise error
         return result
 
+    def index(self, *lying_there: str) -> list[Json]:
+        """The index, when these are the models in the repository."""
+        call = self.ask_control("index")
+        if (CLIENT, call) not in self.replies:
+            token = self.scans.pop().token
+            models = tuple({"name": name} for name in lying_there)
+            self.do(e.RepositoryScanned(token, models, None, only_names=True))
+        error, rows = self.replies[CLIENT, call]
+        assert error is None
+        return list(rows)
+
     def ask_control(self, operation: str, payload: bytes = b"", **arguments: Any) -> int:
         """Begin a call; its reply will be in `replies[CLIENT, call]`."""
         if CLIENT not in self.world.sessions:

@@ -130,8 +130,6 @@ def test_settings_that_are_not_in_this_release_say_so(client: Any) -> None:
     for ask in (
         client.get_trace_settings,
         lambda: client.update_trace_settings(settings={"trace_rate": "1"}),
-        client.get_log_settings,
-        lambda: client.update_log_settings({"log_info": False}),
     ):
         with pytest.raises(InferenceServerException) as caught:
             ask()

@@ -118,7 +118,7 @@ def test_a_failed_reload_leaves_the_old_serving_and_says_so() -> None:
     bench.ask(1)
     assert bench.sent(old) == [[1]]
     assert bench.control("ready")["ready"]
-    assert "initialize raised" in bench.control("index")[0]["reason"]
+    assert "initialize raised" in bench.index()[0]["reason"]
     assert bench.world.retiring == []
     assert len(bench.world.instances) == 1
 

@@ -92,7 +92,7 @@ def test_an_unloaded_model_does_not_wait_for_it() -> None:
     call = bench.ask_control("unload", model="m")
     bench.wait(KILL_NS)
     assert bench.replies[CLIENT, call][0] is None
-    assert bench.control("index")[0]["state"] == "UNAVAILABLE"
+    assert bench.index()[0]["state"] == "UNAVAILABLE"
 
 
 def test_one_that_unloads_may_take_its_time() -> None:

@@ -103,7 +103,7 @@ def test_the_index_tells_states_and_reasons() -> None:
     bench.served(config())
     bench.load(config("broken"))
     bench.loaded(bench.worker(), LOAD_ERROR)
-    rows = {row["name"]: row for row in bench.control("index")}
+    rows = {row["name"]: row for row in bench.index()}
     assert rows["m"] == {"name": "m", "version": "1", "state": "READY", "reason": ""}
     assert rows["broken"]["state"] == "UNAVAILABLE"
     assert "initialize raised" in rows["broken"]["reason"]

@@ -32,9 +32,9 @@ def test_the_index_goes_on_to_say_why_a_model_could_not_be_had() -> None:
     bench = Bench()
     bench.ask_control("load", model="m")
     bench.scanned(config(), faults=["config.pbtxt:1:1: no such field"])
-    (row,) = bench.control("index")
+    (row,) = bench.index()
     assert "no such field" in row["reason"]
-    assert bench.restarted().control("index") == [row]
+    assert bench.restarted().index() == [row]
 
 
 def test_a_start_that_was_not_finished_begins_anew() -> None:
