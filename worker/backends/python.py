@@ -88,7 +88,20 @@ class PythonBackend:
         requests = [
             InferenceRequest.received(request, are_views=self._are_views) for request in batch
         ]
-        responses = self._finished(self._model.execute(requests))
+        try:
+            responses = self._finished(self._model.execute(requests))
+            return self._answers(requests, responses)
+        finally:
+            for request in requests:
+                if request.reply is not None:
+                    request.reply.close()  # whoever still has its sender is told
+
+    def _answers(
+        self, requests: list[InferenceRequest], responses: Any
+    ) -> list[ModelResponse | NaiadError]:
+        """What execute returned, and what was sent: by then, or from another thread later."""
+        if responses is None and all(request.reply is not None for request in requests):
+            responses = [None] * len(requests)
         if not isinstance(responses, list):
             raise _invalid(
                 f"Expected a list in the execute return, found type '{type(responses)}'."
@@ -99,15 +112,7 @@ class PythonBackend:
                 f"objects. InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) "
                 f"size is:{len(responses)}"
             )
-        return [
-            response.answer()
-            if isinstance(response, InferenceResponse)
-            else _invalid(
-                "Expected an 'InferenceResponse' object in the execute function return list, "
-                f"found type '{type(response)}'."
-            )
-            for response in responses
-        ]
+        return [_answer(*pair) for pair in zip(requests, responses, strict=True)]
 
     def unload(self) -> None:
         """Call finalize; what it raises goes through, after the model is let go."""
@@ -193,6 +198,26 @@ def _line_buffered() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
+
+
+def _answer(request: InferenceRequest, returned: Any) -> ModelResponse | NaiadError:
+    reply = request.reply
+    if returned is None and reply is not None:
+        fault = reply.wait()
+        if fault or reply.response is None:
+            return _invalid(f"the model {fault}; expected one InferenceResponse for each request")
+        return reply.response.answer()
+    if not isinstance(returned, InferenceResponse):
+        return _invalid(
+            "Expected an 'InferenceResponse' object in the execute function return list, "
+            f"found type '{type(returned)}'."
+        )
+    if reply is not None and reply.response is not None:
+        return _invalid(
+            "the model sent a response and returned another one; expected None in the execute "
+            "function return list for a request that is answered by its response sender"
+        )
+    return returned.answer()
 
 
 def _invalid(text: str) -> ModelError:

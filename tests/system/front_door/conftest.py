@@ -28,6 +28,54 @@ CUBE = python_model(
 )
 """Three dimensions of strings, whatever is asked."""
 
+SENDER = python_model(
+    """
+    for request in requests:
+        how = array_of(request)[0].decode()
+        sender = request.get_response_sender()
+        getattr(self, how)(sender, output(array_of(request)))
+        self.kept = sender if how == "later" else None
+    """,
+    more="""
+    def together(self, sender, response):
+        sender.send(response, flags=FINAL)
+
+    def apart(self, sender, response):
+        sender.send(response)
+        sender.send(flags=FINAL)
+
+    def later(self, sender, response):
+        threading.Timer(0.05, self.apart, (sender, response)).start()
+
+    def flag_alone(self, sender, response):
+        sender.send(flags=FINAL)
+
+    def nothing(self, sender, response):
+        pass
+
+    def after_the_flag(self, sender, response):
+        self.together(sender, response)
+        self.refused(sender, response)
+
+    def twice(self, sender, response):
+        sender.send(response)
+        self.refused(sender, response)
+        sender.send(flags=FINAL)
+
+    def refused(self, sender, response):
+        try:
+            sender.send(response)
+        except pb_utils.TritonModelException:
+            return
+        raise AssertionError("the response was taken")
+    """,
+    head="""
+    import threading
+    FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+    """,
+)
+"""Answers by a response sender, in the way that the request names."""
+
 
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -40,6 +88,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pair = ["0 FP32 16", "1 FP32 16"]
     inputs, outputs = [f"INPUT{one}" for one in pair], [f"OUTPUT{one}" for one in pair]
     add_python(folder, "add_sub", ADD_SUB, inputs, outputs)
+    add_python(folder, "sender", SENDER, ["INPUT0 BYTES 1"], ["OUTPUT0 BYTES 1"])
     add_python(folder, "cube", CUBE, ["INPUT0 FP32 1"], ["OUTPUT0 BYTES 2 2 2"])
     (add_python(folder, "scalar", ECHO) / "config.pbtxt").write_text(SCALAR_CONFIG)
     return folder

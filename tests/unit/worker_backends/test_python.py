@@ -306,6 +306,57 @@ def test_a_wrong_response_and_an_error_fail_their_request_alone(model: Writer) -
     assert third["OUT"].tolist() == [[2, 2]]
 
 
+def test_some_answers_may_be_sent_and_others_returned_but_none_both(model: Writer) -> None:
+    served = model.serve(
+        """
+        def execute(self, requests):
+            responses = [
+                pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one.inputs()[0].as_numpy())])
+                for one in requests
+            ]
+            for index in (0, 2):
+                sender = requests[index].get_response_sender()
+                sender.send(responses[index], flags=1)
+            requests[1].get_response_sender()
+            return [None, responses[1], responses[2]]
+        """
+    )
+    requests = [served.request({"IN": rows(n, n)}) for n in range(3)]
+    first, second, third = served.answers(*requests)
+    assert [one["OUT"].tolist() for one in (first, second)] == [[[0, 0]], [[1, 1]]]
+    assert "sent a response and returned another one" in third.message
+
+
+def test_returning_none_needs_a_sender_for_every_request(model: Writer) -> None:
+    served = model.serve(
+        """
+        def execute(self, requests):
+            self.sender = requests[0].get_response_sender()
+            array = requests[0].inputs()[0].as_numpy()
+            output = pb_utils.Tensor("OUT", array)
+            self.sender.send(pb_utils.InferenceResponse([output]), flags=1)
+        """
+    )
+    (answer,) = served.answers(served.request({"IN": rows(1, 2)}))
+    assert answer["OUT"].tolist() == [[1, 2]]
+    with pytest.raises(ModelError, match="Expected a list in the execute return"):
+        served.answers(*[served.request({"IN": rows(1, 2)}) for _ in range(2)])
+
+
+def test_a_sender_that_outlives_a_failed_execute_is_closed(model: Writer) -> None:
+    served = model.serve(
+        """
+        def execute(self, requests):
+            self.sender = requests[0].get_response_sender()
+            raise KeyError("row")
+        """
+    )
+    with pytest.raises(KeyError):
+        served.answers(served.request({"IN": rows(1, 2)}))
+    with pytest.raises(Exception, match="Response sender has been closed"):
+        served.backend._model.sender.send(flags=1)  # type: ignore[attr-defined]
+
+
 def test_an_exception_comes_through_with_the_models_own_line(model: Writer) -> None:
     served = model.serve("def execute(self, requests):\n    raise KeyError('row')\n")
     with pytest.raises(KeyError, match="row") as caught:

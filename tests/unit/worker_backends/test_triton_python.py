@@ -251,6 +251,63 @@ def test_a_model_exception_has_a_message() -> None:
     assert (str(error), error.message()) == ("why", "why")
 
 
+# ---- response senders ----
+
+
+def test_a_sender_takes_one_response_and_the_final_flag() -> None:
+    final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+    response = pb_utils.InferenceResponse()
+    for sends in ([(response, final)], [(response, 0), (None, final)]):
+        request = a_request()
+        sender = request.get_response_sender()
+        for sent, flags in sends:
+            sender.send(sent, flags=flags)
+        assert request.reply is not None
+        assert request.reply.wait() == ""
+        assert request.reply.response is response
+        with pytest.raises(pb_utils.TritonModelException, match="sender has been closed"):
+            sender.send(response)
+
+
+@pytest.mark.parametrize(
+    ("sent", "flags", "text"),
+    [
+        (None, 0, "got neither"),
+        ("response", 0, "expected an InferenceResponse, got str"),
+        (None, 2, "expected flags 0 or"),
+    ],
+)
+def test_what_a_sender_does_not_take(sent: Any, flags: int, text: str) -> None:
+    sender = a_request().get_response_sender()
+    with pytest.raises(pb_utils.TritonModelException, match=text):
+        sender.send(sent, flags=flags)
+
+
+def test_a_second_response_is_refused_and_the_first_one_stays() -> None:
+    request = a_request()
+    first, sender = pb_utils.InferenceResponse(), request.get_response_sender()
+    sender.send(first)
+    with pytest.raises(pb_utils.TritonModelException, match="one response per request"):
+        sender.send(pb_utils.InferenceResponse())
+    assert request.reply is not None
+    assert request.reply.response is first
+
+
+def test_a_sender_ends_with_the_last_that_holds_it() -> None:
+    request = a_request()
+    one, other = request.get_response_sender(), request.get_response_sender()
+    assert request.reply is not None
+    del one
+    other.send(pb_utils.InferenceResponse())
+    del other
+    assert "let go of the response sender" in request.reply.wait()
+
+
+def test_only_a_received_request_has_a_sender() -> None:
+    with pytest.raises(pb_utils.TritonModelException, match="a request that execute was given"):
+        pb_utils.InferenceRequest().get_response_sender()
+
+
 # ---- what is not there yet ----
 
 
@@ -260,9 +317,7 @@ def test_a_model_exception_has_a_message() -> None:
         ("exec", lambda: pb_utils.InferenceRequest(model_name="m").exec()),
         ("exec", lambda: pb_utils.InferenceRequest(model_name="m").exec(decoupled=True)),
         ("async_exec", lambda: asyncio.run(pb_utils.InferenceRequest().async_exec())),
-        ("get_response_sender", lambda: a_request().get_response_sender()),
         ("reschedule", lambda: a_request().set_release_flags(2)),
-        ("InferenceResponseSender", pb_utils.InferenceResponseSender),
         (
             "MetricFamily",
             lambda: pb_utils.MetricFamily(

@@ -15,6 +15,7 @@ from naiad.worker.backends.triton_python.errors import (
     not_in_this_release,
     to_naiad,
 )
+from naiad.worker.backends.triton_python.reply import Reply
 from naiad.worker.backends.triton_python.tensor import Tensor
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START: Final = 1
@@ -66,6 +67,8 @@ class InferenceRequest:
         parameters: Mapping[str, str | int | bool] | None = None,
     ) -> None:
         self._received: ModelRequest | None = None
+        self.reply: Reply[InferenceResponse] | None = None
+        """What a response sender is given; None while the model has asked for none."""
         self._request_id = request_id
         self._correlation_id = correlation_id
         self._inputs = list(inputs)
@@ -82,6 +85,7 @@ class InferenceRequest:
         """A request of a client; with `are_views` its inputs are read-only."""
         self = cls.__new__(cls)
         self._received = request
+        self.reply = None
         self._request_id = request.label
         self._correlation_id = request.sequence_id
         self._inputs = [
@@ -136,8 +140,16 @@ class InferenceRequest:
         if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
             not_in_this_release("InferenceRequest.set_release_flags (reschedule)", _ONE_RESPONSE)
 
-    def get_response_sender(self) -> NoReturn:
-        not_in_this_release("InferenceRequest.get_response_sender", _ONE_RESPONSE)
+    def get_response_sender(self) -> InferenceResponseSender:
+        """The way to answer other than by what execute returns, which is None for this request."""
+        if self._received is None:
+            raise TritonModelException(
+                "get_response_sender: expected a request that execute was given, got one that the"
+                " model made"
+            )
+        if self.reply is None:
+            self.reply = Reply()
+        return InferenceResponseSender(self.reply, self._received)
 
     def exec(self, decoupled: bool = False) -> NoReturn:
         """Calls of other models (BLS)."""
@@ -192,10 +204,29 @@ class InferenceResponse:
 
 
 class InferenceResponseSender:
-    """Several responses to one request (decoupled models)."""
+    """Answers one request: with a response and the final flag, together or one after the other."""
 
-    def __init__(self, *_: object, **__: object) -> None:
-        not_in_this_release("InferenceResponseSender", _ONE_RESPONSE)
+    def __init__(self, reply: Reply[InferenceResponse], request: ModelRequest) -> None:
+        self._reply = reply
+        self._request = request
+        reply.hold(self)
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Raises TritonModelException after the final flag, and for a second response."""
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TritonModelException(
+                f"send: expected an InferenceResponse, got {type(response).__name__}"
+            )
+        if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
+            raise TritonModelException(
+                "send: expected flags 0 or TRITONSERVER_RESPONSE_COMPLETE_FINAL"
+                f" ({TRITONSERVER_RESPONSE_COMPLETE_FINAL}), got {flags!r:.80}"
+            )
+        self._reply.send(response, is_final=bool(flags))
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self._request.is_cancelled()
 
 
 def _checked_parameters(given: Mapping[str, Any] | None) -> dict[str, str | int | float | bool]:
