@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.events import RepositoryScanned, ScanRepository
+from naiad.config.faults import without_roots
 from naiad.config.frames import FrameReader, pack_frame
 from naiad.protocol.errors import ProtocolError
 
@@ -179,10 +180,19 @@ class RepositoryHelper:
         if only_names:
             models = tuple({"name": name} for name in result["names"])
             return RepositoryScanned(token, models, None, only_names=True)
+        roots = self._repositories
         entries = list(result["models"])
-        faults = [str(fault["message"]) for fault in result["faults"]]
+        for entry in entries:
+            entry["faults"] = [without_roots(str(fault), roots) for fault in entry["faults"]]
+        faults = [without_roots(str(fault["message"]), roots) for fault in result["faults"]]
         entries += [
-            {"name": name, "directory": "", "versions": [], "config": None, "missing": reason}
+            {
+                "name": name,
+                "directory": "",
+                "versions": [],
+                "config": None,
+                "missing": without_roots(reason, roots),
+            }
             for name, reason in result["missing"].items()
         ]
         notes = tuple(str(note) for note in result["notes"])

@@ -33,6 +33,18 @@ class Fault:
         return {"where": self.where, "message": self.message, "remedy": self.remedy}
 
 
+def without_roots(text: str, roots: Iterable[str]) -> str:
+    """A text as clients may see it: where the server keeps its models is not theirs to know.
+
+    Files of a model begin with the model's name, and a repository is called by its last name.
+    """
+    for root in sorted((path.rstrip("/") for path in roots), key=len, reverse=True):
+        parent, _, name = root.rpartition("/")
+        if name and (parent or root.startswith("/")):
+            text = text.replace(f"{root}/", "").replace(root, name)
+    return text
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """'did you mean "x"?' for the closest known name, or an empty string."""
     by_folded = {name.casefold(): name for name in known}

@@ -14,6 +14,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from naiad.gateway.calls import InferCall
+from naiad.gateway.error_text import told
 from naiad.gateway.grpc_codec.answers import encoded_fault, encoded_part
 from naiad.gateway.grpc_service import Caller, call_of, unexpected
 from naiad.gateway.phase import Phase
@@ -117,7 +118,7 @@ class Stream:
     def _failed(self, fault: NaiadError, data: bytes, call: InferCall | None) -> bytes:
         if self._wants_status:
             raise fault
-        return encoded_fault(fault.message, call.id if call is not None else _id_of(data))
+        return encoded_fault(told(fault), call.id if call is not None else _id_of(data))
 
 
 def _id_of(data: bytes) -> str:

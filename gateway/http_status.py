@@ -10,6 +10,7 @@ from http import HTTPStatus
 from json import dumps
 from typing import Final
 
+from naiad.gateway.error_text import told
 from naiad.protocol.errors import Code, NaiadError
 
 STATUS_OF: Final[dict[Code, int]] = {
@@ -69,14 +70,10 @@ class HttpError(Exception):
 
 def from_fault(fault: NaiadError) -> HttpError:
     """The HTTP form of an error of the family."""
-    message = fault.message
-    if fault.code is Code.CONNECTION_LOST:
-        # The text is for clients of the broker, and names its socket.
-        message = "the server's broker does not answer; try again"
     headers: tuple[tuple[str, str], ...] = ()
     if fault.code in _RETRY_LATER:
         headers = (("Retry-After", str(RETRY_AFTER_SECONDS)),)
-    return HttpError(STATUS_OF[fault.code], message, headers=headers)
+    return HttpError(STATUS_OF[fault.code], told(fault), headers=headers)
 
 
 def error_body(message: str) -> bytes:

@@ -6,10 +6,12 @@ what is compiled from its config; knows no socket.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Final, NamedTuple
 
+from naiad.config.faults import without_roots
 from naiad.config.model import ModelConfig
 from naiad.protocol.errors import Code, InternalError, ModelError, NaiadError, RequestError
 from naiad.protocol.messages import BatchRequest, BatchResult, Durations
@@ -176,7 +178,8 @@ class Execution:
         if own is not None:
             return own
         place = place_below(self._directory, fault).rpartition("/")[2]
-        return ModelError(described(fault) + (f" ({place})" if place else ""))
+        text = without_roots(described(fault), (os.path.dirname(self._directory),))
+        return ModelError(text + (f" ({place})" if place else ""))
 
 
 def _bounded(results: list[BatchResult]) -> tuple[BatchResult, ...]:

@@ -7,6 +7,7 @@ import json
 import os
 from typing import Final, NamedTuple
 
+from naiad.config.faults import without_roots
 from naiad.config.model import ModelConfig
 from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
 from naiad.protocol.messages import Load
@@ -56,7 +57,8 @@ def load_model(load: Load, config_json: bytes | memoryview) -> LoadedModel:
 
 def load_error(load: Load, fault: BaseException) -> NaiadError:
     """What the operator is told in one sentence."""
-    what = f"model {load.model!r} version {load.version} did not load: {described(fault)}"
+    text = without_roots(described(fault), (os.path.dirname(load.directory),))
+    what = f"model {load.model!r} version {load.version} did not load: {text}"
     if not isinstance(own_error(fault), ModelError | RequestError):
         place = place_below(load.directory, fault)
         what += f" ({place})" if place else ""

@@ -9,6 +9,7 @@ import re
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from naiad.gateway.error_text import told
 from naiad.gateway.grpc_codec.status import STATUS_OF, Status
 from naiad.gateway.http2.hpack import Field, encoded
 from naiad.protocol.errors import NaiadError
@@ -87,7 +88,7 @@ def fault_end(status: Status, message: str, code: str = "", *, is_all: bool) -> 
 
 def error_end(error: NaiadError, *, is_all: bool) -> bytes:
     """The same for an error of the family."""
-    return fault_end(STATUS_OF[error.code], error.message, str(error.code), is_all=is_all)
+    return fault_end(STATUS_OF[error.code], told(error), str(error.code), is_all=is_all)
 
 
 def http_end(status: int) -> bytes:

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,11 +31,18 @@ BODY = {"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "dat
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("access")
     add_identity(repository, "identity", max_batch_size=8)
+    shutil.rmtree(add_identity(repository, "nothing") / "1")
+    wrong = add_identity(repository, "wrong") / "config.pbtxt"
+    wrong.write_text(wrong.read_text().replace('"identity"', '"python"'))
+    wrong.with_name("1").joinpath("model.py").write_text(
+        "open(__file__.replace('model.py', 'weights.bin'))\n"
+    )
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text(f"# of gRPC\ninference,statistics:Key={SECRET}\n\nhealth:key=other\n")
     arguments = ["--http-port", "0", "--grpc-port", "0", "--management-port", "0"]
     arguments += ["--http-restricted-api", f"inference,statistics:Key={SECRET}"]
     arguments += ["--grpc-restricted-protocol", f"@{keys}"]
+    arguments += ["--control-mode", "explicit", "--load-model", "identity"]
     with serve(repository, arguments=arguments) as running:
         yield running
 
@@ -135,6 +143,22 @@ def test_what_changes_the_server_is_served_on_the_management_listener(server: Se
                 ask()
             assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
         assert client.get_model_repository_index()
+
+
+def test_no_error_tells_where_the_server_keeps_its_models(server: Server) -> None:
+    inside = management_url(server)
+    for name, text in (
+        ("nothing", "put the model's file into nothing/1"),
+        ("wrong", "'wrong/1/weights.bin'"),
+        ("absent", "no directory named 'absent' in 'access0'"),
+    ):
+        status, found = asked(inside, "POST", f"/v2/repository/models/{name}/load")
+        assert status == (500 if name == "absent" else 400)
+        assert text in found["error"]
+        assert "/access0" not in found["error"]
+    index = asked(inside, "POST", "/v2/repository/index")[1]
+    assert any("weights.bin" in row.get("reason", "") for row in index)
+    assert "/access0" not in json.dumps(index)
 
 
 @pytest.mark.parametrize(

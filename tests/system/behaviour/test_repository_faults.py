@@ -76,13 +76,13 @@ def test_a_model_to_load_at_the_start_that_is_nowhere_is_named_with_the_places_s
 
     def is_logged() -> bool:
         lines = [line for line in server.log.splitlines() if "does_not_exist" in line]
-        return any("ERROR" in line and str(repository) in line for line in lines)
+        return any("ERROR" in line and f"in '{repository.name}'" in line for line in lines)
 
     wait_until(is_logged, "an error in the log")
     (row,) = [row for row in client.index() if row["name"] == "does_not_exist"]
     assert row["state"] == "UNAVAILABLE"
     assert row["reason"].count("failed to poll from model repository") == 1
-    assert str(repository) in row["reason"]
+    assert f"in '{repository.name}'" in row["reason"]
     assert not client.ready()
     client.unload("does_not_exist")
     assert client.ready()
