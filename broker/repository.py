@@ -182,8 +182,6 @@ class RepositoryHelper:
             return RepositoryScanned(token, models, None, only_names=True)
         roots = self._repositories
         entries = list(result["models"])
-        for entry in entries:
-            entry["faults"] = [without_roots(str(fault), roots) for fault in entry["faults"]]
         faults = [without_roots(str(fault["message"]), roots) for fault in result["faults"]]
         entries += [
             {

@@ -38,12 +38,12 @@ def check(repository: tuple[str, ...], as_json: bool, on_missing_gpu: OnMissingG
         _show(found)
     if found.faults:
         return ExitCode.USAGE
-    return ExitCode.FAILED if any(map(_faults, found.models)) else ExitCode.DONE
+    return ExitCode.FAILED if any(model.reasons for model in found.models) else ExitCode.DONE
 
 
 def _with_files(model: ScannedModel) -> ScannedModel:
     """A server finds these by loading; here nothing is loaded."""
-    if model.config is None or _faults(model):
+    if model.config is None or model.reasons:
         return model
     config = ModelConfig.from_json(model.config)
     return replace(model, faults=tuple(model_file_faults(config, model.directory, model.versions)))
@@ -56,14 +56,14 @@ def _show(found: Scan) -> None:
         click.echo(f"note: {visible(note)}")
     for fault in found.faults:
         complain(fault.message)
-    faulty = sum(bool(_faults(model)) for model in found.models)
+    faulty = sum(bool(model.reasons) for model in found.models)
     if found.models:
         count = len(found.models)
         click.echo(f"{count} model{'s' if count > 1 else ''}, {faulty} with faults")
 
 
 def _show_model(model: ScannedModel) -> None:
-    faults = _faults(model)
+    faults = model.reasons
     text, colour = ("cannot be served", "red") if faults else ("ok", "green")
     versions = ", ".join(map(str, model.versions))
     shown = f" (version {versions})" if versions and not faults else ""
@@ -72,7 +72,3 @@ def _show_model(model: ScannedModel) -> None:
         click.echo(f"  {visible(fault)}")
     for warning in model.warnings:
         click.echo(f"  {click.style('warning', fg='yellow')}: {visible(warning)}")
-
-
-def _faults(model: ScannedModel) -> list[str]:
-    return [*map(str, model.faults), *model.refusals]

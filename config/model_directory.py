@@ -15,7 +15,7 @@ from typing import Final
 
 from naiad.config.backends import WELL_KNOWN_FILES
 from naiad.config.entries import DIRECTORY, FILE, NOTHING, is_broken_link, what_is_at
-from naiad.config.faults import Fault, listed
+from naiad.config.faults import Fault, listed, without_roots
 from naiad.config.fingerprint import fingerprint
 from naiad.config.labels import Labels, read_labels
 from naiad.config.model import Json, ModelConfig
@@ -55,6 +55,12 @@ class ScannedModel:
     fingerprint: str = ""
     labels: Labels = field(default_factory=dict)
 
+    @property
+    def reasons(self) -> list[str]:
+        """Why it cannot be served, as everybody may read it."""
+        roots = (os.path.dirname(self.directory),)
+        return [without_roots(text, roots) for text in (*map(str, self.faults), *self.refusals)]
+
     def to_json(self) -> Json:
         """The form for the broker: faults and refusals are one list of sentences."""
         return {
@@ -63,7 +69,7 @@ class ScannedModel:
             "versions": list(self.versions),
             "existing": list(self.existing),
             "config": self.config,
-            "faults": [*map(str, self.faults), *self.refusals],
+            "faults": self.reasons,
             "warnings": list(self.warnings),
             "fingerprint": self.fingerprint,
             "labels": {name: list(labels) for name, labels in self.labels.items()},

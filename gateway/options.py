@@ -14,6 +14,8 @@ from naiad.gateway.restrictions import GRPC_PREFIX, Restriction, RestrictionFaul
 from naiad.gateway.tls import Skin, TlsFiles
 
 MANAGEMENT_ADDRESS: Final = "127.0.0.1"
+HIDDEN: Final = argparse.SUPPRESS
+"""Rarely wanted, or for a supervisor: sockets and files that are inherited."""
 WISHES: Final = ("auto", "true", "false")
 RESTRICTED: Final = {"--http-restricted-api": "", "--grpc-restricted-protocol": GRPC_PREFIX}
 """Options that restrict groups, with what stands in front of the header in a request."""
@@ -36,28 +38,27 @@ def parser() -> argparse.ArgumentParser:
     option("--http-address", default="127.0.0.1", help="an address, or unix:PATH")
     option("--http-port", type=int, default=8000)
     option("--no-http", action="store_true", help="gRPC alone")
-    option("--http-fd", type=int, action="append", help="inherited listening socket; repeatable")
+    option("--http-fd", type=int, action="append", help=HIDDEN)
     option("--reuse-port", action="store_true", help="share the port with other gateways")
     option("--http-max-input-size", type=int, default=Limits().input_bytes_max, metavar="BYTES")
     option("--http-header-forward-pattern", default="", metavar="REGEX")
     option("--allow-client-shm", choices=WISHES, default="auto", help="auto: this machine alone")
     option("--management-port", type=int, help="what --allow-management opens, there alone")
     option("--management-address", help="a loopback address, or unix:PATH; default: 127.0.0.1")
-    option("--management-fd", type=int, action="append", help="inherited; repeatable")
+    option("--management-fd", type=int, action="append", help=HIDDEN)
     option("--allow-management", choices=WISHES, default="auto", help="auto: this machine alone")
     option("--grpc-port", type=int, help="listen for gRPC too; without this option, not")
-    option("--grpc-fd", type=int, action="append", help="inherited listening socket; repeatable")
+    option("--grpc-fd", type=int, action="append", help=HIDDEN)
     option("--grpc-address", help="an address, or unix:PATH; default: that of HTTP")
     option("--grpc-header-forward-pattern", default="", metavar="REGEX")
     for skin in ("http", "grpc"):
-        option(f"--{skin}-use-ssl", action="store_true", help="TLS, with cert and key below")
-        option(f"--{skin}-use-ssl-mutual", action="store_true", help="and clients show theirs too")
-        option(f"--{skin}-server-cert", metavar="PEM")
-        option(f"--{skin}-server-key", metavar="PEM")
-        option(f"--{skin}-root-cert", metavar="PEM", help="who may sign clients' certificates")
+        option(f"--{skin}-use-ssl", action="store_true", help="TLS; docs/access.md has the rest")
+        option(f"--{skin}-use-ssl-mutual", action="store_true", help=HIDDEN)
+        for name in ("server-cert", "server-key", "root-cert"):
+            option(f"--{skin}-{name}", metavar="PEM", help=HIDDEN)
     for name in RESTRICTED:
         option(name, action="append", default=[], metavar="CATEGORIES:HEADER=VALUE|@FILE")
-        option(f"{name}-fd", type=int, help="a file with such lines that is inherited")
+        option(f"{name}-fd", type=int, help=HIDDEN)
     option("--grace-seconds", type=seconds, default=0.0, help="serve on after SIGTERM, not ready")
     option("--drain-seconds", type=seconds, default=30.0, help="then for what is under way")
     return out

@@ -93,7 +93,7 @@ def test_loading_what_is_nowhere_fails_and_is_forgotten(client: Client, reposito
     fault = load_fault(client, "goot")
     assert isinstance(fault, InternalError)
     assert fault.message.startswith("failed to load 'goot', failed to poll from model repository")
-    assert str(repository) in fault.message
+    assert f"in '{repository.name}'" in fault.message
     assert 'did you mean "good"?' in fault.message
     assert {row["name"] for row in client.index()}.isdisjoint({"goot"})
 
