@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="PATH",
         help="NVIDIA's perf_analyzer; without it PERF_ANALYZER, then PATH is looked at",
     )
+    group.addoption(
+        "--model-analyzer",
+        metavar="PATH",
+        help="NVIDIA's model-analyzer; without it MODEL_ANALYZER, then PATH is looked at",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -46,6 +53,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         differs = item.get_closest_marker("differs")
         if differs is not None and config.getoption("--against") == "triton":
             item.add_marker(pytest.mark.xfail(reason=differs.args[0], strict=True))
+
+
+def tool(config: pytest.Config, name: str) -> str:
+    """The path of a tool that is not installed with naiad's; without it the test is skipped."""
+    variable = name.replace("-", "_").upper()
+    command = name if name == "model-analyzer" else name.replace("-", "_")
+    found = config.getoption(f"--{name}") or os.environ.get(variable) or shutil.which(command)
+    if not found:
+        pytest.skip(f"needs {command}: --{name}, {variable}, or on PATH")
+    return str(found)
+
+
+@pytest.fixture(scope="session")
+def perf_analyzer(request: pytest.FixtureRequest) -> str:
+    return tool(request.config, "perf-analyzer")
+
+
+@pytest.fixture(scope="session")
+def model_analyzer(request: pytest.FixtureRequest) -> str:
+    return tool(request.config, "model-analyzer")
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -29,15 +27,6 @@ LOAD: Final = ("--concurrency-range", "4")
 
 Report = list[dict[str, str]]
 Analyze = Callable[..., Report]
-
-
-@pytest.fixture(scope="session")
-def perf_analyzer(request: pytest.FixtureRequest) -> str:
-    named = request.config.getoption("--perf-analyzer") or os.environ.get("PERF_ANALYZER")
-    found = named or shutil.which("perf_analyzer")
-    if not found:
-        pytest.skip("needs perf_analyzer: --perf-analyzer, PERF_ANALYZER, or on PATH")
-    return str(found)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import shlex
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +45,9 @@ class Stock:
 
 
 @contextmanager
-def naiad_server(repository: Path) -> Iterator[Stock]:
+def naiad_server(repository: Path, loaded: Sequence[str] = LOADED) -> Iterator[Stock]:
     arguments = ["--control-mode", "explicit", "--spares", "0"]
-    for name in LOADED:
+    for name in loaded:
         arguments += ["--load-model", name]
     for door in ("http", "grpc", "metrics"):
         arguments += [f"--{door}-port", "0"]
@@ -69,11 +69,13 @@ def naiad_server(repository: Path) -> Iterator[Stock]:
 
 
 @contextmanager
-def triton_server(command: str, repository: Path, log: Path) -> Iterator[Stock]:
+def triton_server(
+    command: str, repository: Path, log: Path, loaded: Sequence[str] = LOADED
+) -> Iterator[Stock]:
     """Raises AssertionError, with the last of its log, when it is not ready in time."""
-    ports = dict(zip(("http", "grpc", "metrics"), _free_ports(3), strict=True))
-    words = [word.format(repository=repository, **ports) for word in shlex.split(command)]
-    words += ["--model-control-mode=explicit", *(f"--load-model={name}" for name in LOADED)]
+    ports = free_ports()
+    words = triton_words(command, repository, ports)
+    words += ["--model-control-mode=explicit", *(f"--load-model={name}" for name in loaded)]
     with log.open("wb") as output:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
@@ -95,6 +97,11 @@ def triton_server(command: str, repository: Path, log: Path) -> Iterator[Stock]:
             process.wait()
 
 
+def triton_words(command: str, repository: Path, ports: Mapping[str, int]) -> list[str]:
+    """The command line, filled in."""
+    return [word.format(repository=repository, **ports) for word in shlex.split(command)]
+
+
 def _is_ready(port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
@@ -106,10 +113,11 @@ def _is_ready(port: int) -> bool:
         connection.close()
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+def free_ports() -> dict[str, int]:
+    """One for each door."""
+    sockets = {door: socket.create_server(("127.0.0.1", 0)) for door in ("http", "grpc", "metrics")}
     try:
-        return [one.getsockname()[1] for one in sockets]
+        return {door: one.getsockname()[1] for door, one in sockets.items()}
     finally:
-        for one in sockets:
+        for one in sockets.values():
             one.close()

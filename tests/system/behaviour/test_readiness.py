@@ -171,7 +171,9 @@ def test_a_version_that_loads_is_told_apart_from_one_that_is_not_there(
     assert not unknown.value.retryable
     call = threading.Thread(target=client.load, args=("loading",))
     call.start()
-    wait_until(lambda: any(row.get("state") == "LOADING" for row in client.index()), "it is loading")
+    wait_until(
+        lambda: any(row.get("state") == "LOADING" for row in client.index()), "it is loading"
+    )
     with pytest.raises(Unavailable, match="version 1 is not at ready state") as caught:
         client.infer("loading", ARRAYS, version=1)
     assert caught.value.retryable
