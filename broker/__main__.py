@@ -24,6 +24,7 @@ from naiad.broker.loop import Loop
 from naiad.broker.repository import RepositoryHelper
 from naiad.broker.state import RunDirectoryBusy, StateFile
 from naiad.broker.transport import Transport
+from naiad.broker.uploads import Uploads
 from naiad.broker.workers import Workers
 from naiad.config.log_levels import FORMATS, INITIAL
 from naiad.config.resources import usable_cores
@@ -118,12 +119,14 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile) -> int:
         strict_readiness=settings.strict_readiness,
         log_levels=settings.log_levels,
         log_file=settings.log_file,
+        allow_files=settings.allow_file_override,
     )
     scheduler.world.about = {"pid": os.getpid(), "started": int(time.time())}
     repository = RepositoryHelper(
         settings.repositories,
         {"on_missing_gpu": settings.on_missing_gpu, "auto_complete": settings.auto_complete},
         limit_seconds=settings.scan_timeout_seconds,
+        uploads_dir=endpoints.uploads_dir,
     )
     loop = Loop(
         scheduler,
@@ -132,6 +135,7 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile) -> int:
         liveness=liveness,
         repository=repository,
         state=state,
+        uploads=Uploads(endpoints),
         log=log,
         drain_ns=int(settings.drain_seconds * SECOND_NS),
     )

@@ -24,6 +24,7 @@ from naiad.broker.repository import RepositoryHelper
 from naiad.broker.signals import Signals
 from naiad.broker.state import StateFile
 from naiad.broker.timer import Timer
+from naiad.broker.uploads import Uploads
 from naiad.broker.workers import Workers
 from naiad.shm.janitor import Janitor
 
@@ -51,6 +52,7 @@ class Loop:
         liveness: Liveness,
         repository: RepositoryHelper,
         state: StateFile,
+        uploads: Uploads,
         log: Log,
         drain_ns: int,
     ) -> None:
@@ -83,6 +85,7 @@ class Loop:
             e.KillSlot: workers.kill,
             e.TellSupervisor: workers.tell_supervisor,
             e.ScanRepository: repository.ask,
+            e.KeepUploads: uploads.perform,
             e.StatNamedRegion: clients.stat_named_region,
             e.SaveState: self._save_later,
             e.Log: lambda action: log.write(action.level, action.text),

@@ -43,7 +43,9 @@ class RepositoryHelper:
         surroundings: dict[str, Any],
         *,
         limit_seconds: float,
+        uploads_dir: str = "",
     ) -> None:
+        self._uploads_dir = uploads_dir
         self._repositories = repositories
         self._surroundings = surroundings
         self._limit_seconds = limit_seconds
@@ -141,7 +143,7 @@ class RepositoryHelper:
     def _packed(self, question: ScanRepository) -> bytes:
         request: dict[str, Any] = {
             "id": question.token,
-            "repositories": list(self._repositories),
+            "repositories": self._places(question),
             **self._surroundings,
         }
         if question.only_names:
@@ -153,6 +155,11 @@ class RepositoryHelper:
             names = None if question.names is None else list(question.names)
             request |= {"op": "scan", "names": names}
         return pack_frame(request)
+
+    def _places(self, question: ScanRepository) -> list[str]:
+        if question.upload:
+            return [f"{self._uploads_dir}/{question.upload}"]
+        return list(self._repositories)
 
     def answers(self) -> list[RepositoryScanned]:
         """What has arrived. A helper that died is started again, with the open questions."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 
 from naiad.protocol.endpoints import Endpoints
 from naiad.shm.janitor import Janitor
@@ -36,6 +37,8 @@ def cleanup(run_dir: str, name: str) -> list[str]:
     with contextlib.suppress(FileNotFoundError):
         paths += [entry.path for entry in os.scandir(endpoints.slots_dir)]
     faults = _removed(paths)
+    # Files that came with loads: the models of a new server are those of its command line.
+    shutil.rmtree(endpoints.uploads_dir, ignore_errors=True)
     # Locked segments belong to clients that still live. No minimum age: none of ours is being made.
     janitor = Janitor(name, min_age_s=0)
     while not janitor.sweep().is_complete:

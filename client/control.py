@@ -65,8 +65,11 @@ def counters(after: str | None, timeout_s: float) -> Operation:
     return Operation("counters", {} if after is None else {"after": after}, None, timeout_s)
 
 
-def load(model: str, config: str | Json | None) -> Operation:
-    """`config`: a configuration that replaces the one in the repository, as JSON or a dict."""
+def load(model: str, config: str | Json | None, upload: str = "") -> Operation:
+    """`config`: a configuration that replaces the one in the repository, as JSON or a dict.
+
+    `upload`: the folder in the server's run directory whose files replace the repository's.
+    """
     payload = None
     if config is not None:
         try:
@@ -75,7 +78,10 @@ def load(model: str, config: str | Json | None) -> Operation:
             raise RequestError(
                 f"expected a configuration as JSON, or what becomes JSON: {fault}"
             ) from fault
-    return Operation("load", {"model": _text("model", model)}, payload, LOAD_TIMEOUT_S)
+    arguments: m.Parameters = {"model": _text("model", model)}
+    if upload:
+        arguments["upload"] = upload
+    return Operation("load", arguments, payload, LOAD_TIMEOUT_S)
 
 
 def unload(model: str, unload_dependents: bool) -> Operation:

@@ -108,7 +108,7 @@ async def serve(options: argparse.Namespace, ports: Ports, how: Skins) -> ExitCo
         loop.add_signal_handler(number, on_signal)
     limits = Limits(input_bytes_max=options.http_max_input_size)
     client = AsyncClient(options.run_dir, role="gateway", on_full="raise")
-    plane = Plane(client, limits)
+    plane = Plane(client, limits, options.run_dir)
     access = Access(
         client_shm=options.allow_client_shm,
         management=options.allow_management,

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from naiad.gateway import http_routes
+from naiad.gateway import http_routes, uploads
 from naiad.gateway.access import Access, elsewhere
 from naiad.gateway.http_connection import HttpConnection, Work
 from naiad.gateway.http_infer import Inference, InferPlan, replied
@@ -234,7 +234,14 @@ class HttpApp:
         return _json([{key: value for key, value in row.items() if value} for row in rows])
 
     async def _load(self, route: Route, given: Json) -> Response:
-        await self._plane.load(route.model, object_of(given, "parameters"))
+        """The bytes of a file come in base64."""
+        parameters = object_of(given, "parameters")
+        for name in [name for name in parameters if name.startswith(uploads.PREFIX)]:
+            try:
+                parameters[name] = base64.b64decode(text_of(parameters, name), validate=True)
+            except ValueError as fault:
+                raise RequestError(f"load parameter '{name:.80}': no base64: {fault}") from fault
+        await self._plane.load(route.model, parameters)
         return EMPTY
 
     async def _unload(self, route: Route, given: Json) -> Response:

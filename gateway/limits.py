@@ -44,5 +44,10 @@ class Limits:
     """Between two requests. Long: a connection closed under a client's hands is an error to it."""
     write_seconds: float = 60.0
     """For a client that takes nothing of its answer."""
+    load_files_max: int = 60
+    """That one load may bring along: each is a parameter of the broker's message."""
+    load_files_bytes_max: int = 256 * MIB
+    load_path_chars_max: int = 200
+
     live_seconds: float = 5.0
     """In which a live broker answers, a restart included."""

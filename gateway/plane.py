@@ -12,10 +12,12 @@ from typing import Any, Final, NamedTuple
 from naiad.client import control
 from naiad.client.aio import AsyncClient, Receiver
 from naiad.client.requests import Prepared
+from naiad.config.names import model_name_fault
 from naiad.gateway.calls import InferAnswer, InferCall
 from naiad.gateway.known_classes import KnownClasses
 from naiad.gateway.limits import Limits
 from naiad.gateway.pending import SERVER_FULL, Done, Outcome, Pending, over_budget
+from naiad.gateway.uploads import PREFIX, checked_files, written
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 
 NAMES_KNOWN_MAX: Final = 4096
@@ -105,8 +107,9 @@ class NamedRegions:
 class Plane:
     """Calls of both skins go through here; everything runs in one event loop."""
 
-    def __init__(self, client: AsyncClient, limits: Limits) -> None:
+    def __init__(self, client: AsyncClient, limits: Limits, run_dir: str = "") -> None:
         self.client = client
+        self._run_dir = run_dir
         self.limits = limits
         self.budget = Budget(limits.bytes_in_flight_max)
         self.in_flight = 0
@@ -213,20 +216,39 @@ class Plane:
         return await self.client.statistics(model, version)
 
     async def load(self, model: str, parameters: Json) -> None:
-        """Load with `parameters` as in Triton: `config` is JSON text. Files are refused."""
-        for key in parameters:
-            if key.startswith("file:"):
+        """Load with `parameters` as in Triton: `config` is JSON text, `file:PATH` are bytes."""
+        files: dict[str, bytes] = {}
+        for key, value in parameters.items():
+            if key.startswith(PREFIX):
+                files[key] = value
+            elif key != "config":
                 raise RequestError(
-                    f"load parameter '{key:.80}': models from files in a request are not in this"
-                    " release; put them into the model repository",
-                    code=Code.UNSUPPORTED,
+                    f"unrecognized load parameter '{key:.80}'; expected 'config' or 'file:PATH'"
                 )
-            if key != "config":
-                raise RequestError(f"unrecognized load parameter '{key:.80}'; expected 'config'")
         config = parameters.get("config")
         if "config" in parameters and type(config) is not str:
             raise RequestError("load parameter 'config': expected a string with JSON in it")
-        await self.client.load(model, config)
+        if not files:
+            await self.client.load(model, config)
+            return
+        await self._load_files(model, config, files)
+
+    async def _load_files(self, model: str, config: str | None, files: dict[str, bytes]) -> None:
+        if not (await self.client.call(control.READY))["file_override"]:
+            raise RequestError(
+                "files in a load are refused by this server; start it with --allow-file-override,"
+                " or put the model into the model repository",
+                code=Code.UNSUPPORTED,
+            )
+        if config is None:
+            raise RequestError("Load parameter 'config' must be specified for model file override")
+        fault = model_name_fault(model)
+        if fault is not None:
+            raise RequestError(fault)
+        checked_files(files, self.limits)
+        # From the call on they are the broker's, also when it refuses the load.
+        upload = await asyncio.to_thread(written, self._run_dir, model, files)
+        await self.client.call(control.load(model, config, upload))
 
     async def log_settings(self, changes: Json) -> Json:
         """Triton's log settings, after these changes. Raises RequestError for what is none."""

@@ -44,6 +44,11 @@ class Endpoints(NamedTuple):
         """One `<slot>.page` (see worker.page) and one `<slot>.stack` per worker process."""
         return f"{self.run_dir}/slots"
 
+    @property
+    def uploads_dir(self) -> str:
+        """One folder per load that brought files along, named at random; the model's in it."""
+        return f"{self.run_dir}/uploads"
+
     def page_path(self, slot: str) -> str:
         return f"{self.slots_dir}/{slot}.page"
 

@@ -17,6 +17,7 @@ from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import Instance, InstanceState
 from naiad.broker.core.loading import Loading
 from naiad.broker.core.models import UNLOADED, Model, ModelState, ModelVersion
+from naiad.broker.core.uploads import Uploads
 from naiad.broker.core.world import SECOND_NS, World
 from naiad.config.model import ModelConfig
 from naiad.config.names import model_name_fault
@@ -36,21 +37,32 @@ Call = tuple[int, int]
 class Scan:
     """A question to the repository helper and whom its answer concerns."""
 
-    __slots__ = ("calls", "names", "override")
+    __slots__ = ("calls", "names", "override", "upload")
 
-    def __init__(self, names: tuple[str, ...] | None, calls: list[Call], override: str | None):
+    def __init__(
+        self, names: tuple[str, ...] | None, calls: list[Call], override: str | None, upload: str
+    ):
         self.names = names
         self.calls = calls
         self.override = override
+        self.upload = upload
 
 
 class Catalog:
     """Owns the table of models and the decision which generation serves."""
 
     def __init__(
-        self, world: World, fleet: Fleet, endings: Endings, loading: Loading, *, explicit: bool
+        self,
+        world: World,
+        fleet: Fleet,
+        endings: Endings,
+        loading: Loading,
+        *,
+        explicit: bool,
+        allow_files: bool = False,
     ) -> None:
         self._world = world
+        self._uploads = Uploads(world, allow_files)
         self._fleet = fleet
         self._endings = endings
         self._loading = loading
@@ -74,8 +86,22 @@ class Catalog:
         else:
             self.settled_once = True
 
-    def load(self, name: str, call: Call, override: str | None) -> None:
-        """Load or reload one model; the call is answered when it has settled."""
+    def load(self, name: str, call: Call, override: str | None, upload: str = "") -> None:
+        """Load or reload one model; the call is answered when it has settled.
+
+        `upload` has the model's files, in place of the repository's; `override` must be there then.
+        """
+        if upload:
+            self._uploads.take(upload)
+        try:
+            self._check_load(name, override, upload)
+            self._scan((name,), [call], override, upload)
+        finally:
+            self._drop_uploads()
+
+    def _check_load(self, name: str, override: str | None, upload: str) -> None:
+        if upload:
+            self._uploads.check(override)
         if not self.explicit:
             raise Unavailable(
                 "explicit model load / unload is not allowed if polling is enabled; start the"
@@ -86,7 +112,6 @@ class Catalog:
         fault = model_name_fault(name)
         if fault is not None:
             raise RequestError(fault)  # before anybody looks for a directory of that name
-        self._scan((name,), [call], override)
 
     def _check_room(self, override: str | None) -> None:
         """Whether one more question may wait for the helper, with its configuration."""
@@ -133,10 +158,27 @@ class Catalog:
         self._world.actions.append(SendReply(*call, None, {}))
         self._world.actions.append(SaveState())
 
-    def _scan(self, names: tuple[str, ...] | None, calls: list[Call], override: str | None) -> None:
+    def _scan(
+        self,
+        names: tuple[str, ...] | None,
+        calls: list[Call],
+        override: str | None,
+        upload: str = "",
+    ) -> None:
         token = self._world.number()
-        self._scans[token] = Scan(names, calls, override)
-        self._world.actions.append(ScanRepository(token, names, override))
+        self._scans[token] = Scan(names, calls, override, upload)
+        self._world.actions.append(ScanRepository(token, names, override, upload=upload))
+
+    @property
+    def allows_files(self) -> bool:
+        """Whether a load may bring the model's files along."""
+        return self._uploads.is_allowed
+
+    def announce_uploads(self) -> None:
+        self._uploads.announce()
+
+    def _drop_uploads(self) -> None:
+        self._uploads.drop_unused(scan.upload for scan in self._scans.values())
 
     # --- answers of the repository helper ----------------------------------------------
 
@@ -157,6 +199,7 @@ class Catalog:
         del self._scans[token]
         if is_lost:
             self._lost(scan, str(fault))
+            self._drop_uploads()
             return
         self._world.scanning = not self.has_scanned
         for note in notes if scan.names is None else ():
@@ -173,6 +216,7 @@ class Catalog:
         for name in scan.names or ():
             if name not in seen and fault is None:
                 self._missing(name, "no such model there", scan.calls)
+        self._drop_uploads()
         self._loading.assign()
         self._fleet.want()
         self._check_settled()
@@ -250,6 +294,7 @@ class Catalog:
         for number in versions:
             version = ModelVersion(name, number, str(entry["directory"]), config, generation)
             version.fingerprint = str(entry.get("fingerprint", ""))
+            version.upload = scan.upload
             version.labels = entry.get("labels", {})
             version.load_started_ns = world.now_ns
             version.move(ModelState.LOADING)
@@ -310,6 +355,7 @@ class Catalog:
 
     def settled(self, version: ModelVersion) -> None:
         """A version became READY or UNAVAILABLE, or one more of its instances is there."""
+        self._drop_uploads()
         model = self._world.models.get(version.name)
         if model is None:
             return
@@ -441,6 +487,9 @@ class Catalog:
                 name, entry["version"], entry["directory"], config, entry["generation"]
             )
             version.fingerprint = entry["fingerprint"]
+            version.upload = entry["upload"]
+            if version.upload:
+                self._uploads.take(version.upload)
             version.labels = entry["labels"]
             version.threads = entry["threads"]
             version.load_started_ns = world.now_ns
@@ -483,6 +532,7 @@ class Catalog:
                         "was_ready": version.state is ModelState.READY,
                         "generation": version.generation,
                         "fingerprint": version.fingerprint,
+                        "upload": version.upload,
                         "labels": version.labels,
                         "threads": version.threads,
                         "instances": [

@@ -105,7 +105,8 @@ class Control:
             override = payload.decode() if payload else None
         except UnicodeDecodeError as fault:
             raise RequestError(f"Invalid config override: not UTF-8: {fault}") from fault
-        self._catalog.load(name, (session.key, call), override)
+        upload = text_argument(arguments, "upload") if "upload" in arguments else ""
+        self._catalog.load(name, (session.key, call), override, upload)
 
     def _unload(self, session: Session, call: int, arguments: m.Parameters, _: bytes) -> None:
         self._catalog.unload(text_argument(arguments, "model"), (session.key, call))

@@ -277,12 +277,21 @@ class ScanRepository(NamedTuple):
     """Ask the repository helper; `names` None means every model. `override` is JSON or None.
 
     `only_names`: which models lie there, without looking at any.
+    `upload` names the folder to look into instead of the repositories, if any.
     """
 
     token: int
     names: tuple[str, ...] | None
     override: str | None
     only_names: bool = False
+    upload: str = ""
+
+
+class KeepUploads(NamedTuple):
+    """Remove these folders of files that came with loads, and what is older and not kept."""
+
+    kept: frozenset[str]
+    dropped: tuple[str, ...]
 
 
 class StatNamedRegion(NamedTuple):
@@ -326,6 +335,7 @@ Action = (
     | KillSlot
     | TellSupervisor
     | ScanRepository
+    | KeepUploads
     | StatNamedRegion
     | SaveState
     | Log

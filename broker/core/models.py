@@ -80,6 +80,8 @@ class ModelVersion:
         self.load_ns = 0
         self.threads = 0
         self.fingerprint = ""
+        self.upload = ""
+        """The folder of files that came with its load, if any did."""
         self.labels: Mapping[str, Sequence[str]] = {}
         """Names of the classes of its outputs, by the output; from its label files."""
         self._config_text = ""

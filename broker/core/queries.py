@@ -82,6 +82,7 @@ class Queries:
             "started": not self._world.draining and self._catalog.settled_once,
             "state": state,
             "models": {"known": len(models), **counts},
+            "file_override": self._catalog.allows_files,
         }
 
     def model_ready(self, name: str, version: int) -> bool:

@@ -47,7 +47,7 @@ from naiad.broker.core.world import Limits, NamedRegion, World
 from naiad.config.log_levels import INITIAL
 from naiad.protocol import messages as m
 
-STATE_FORMAT: Final = 4
+STATE_FORMAT: Final = 5
 
 
 class Scheduler:
@@ -66,6 +66,7 @@ class Scheduler:
         strict_readiness: bool = True,
         log_levels: m.LogLevels = INITIAL,
         log_file: str = "",
+        allow_files: bool = False,
     ) -> None:
         """`first_number`: ids start here; it must be larger than any earlier broker's."""
         limits = limits or Limits()
@@ -81,7 +82,12 @@ class Scheduler:
         self._endings = Endings(self.world, self._withdrawal, self._fleet, self._settled)
         self._loading = Loading(self.world, self._fleet, self._endings, self._settled)
         self._catalog = Catalog(
-            self.world, self._fleet, self._endings, self._loading, explicit=explicit
+            self.world,
+            self._fleet,
+            self._endings,
+            self._loading,
+            explicit=explicit,
+            allow_files=allow_files,
         )
         self._memory = Memory(self.world, self._results, self._withdrawal)
         self._recovery = Recovery(
@@ -189,6 +195,7 @@ class Scheduler:
         if known is not None:
             self._restore(known)
         self._log_settings.announce()
+        self._catalog.announce_uploads()
         if known is None or not known.get("scanned"):
             self._catalog.start(names)
         else:

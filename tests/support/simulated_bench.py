@@ -68,11 +68,12 @@ class Bench:
         saved: Json | None = None,
         now_ns: int = S,
         first_number: int = 1_000,
+        allow_files: bool = False,
     ) -> None:
         self.now_ns = now_ns
         self.scheduler = Scheduler(
             incarnation=first_number, server="bench", software="0", first_number=first_number,
-            explicit=explicit, limits=limits or Limits(),
+            explicit=explicit, limits=limits or Limits(), allow_files=allow_files,
         )  # fmt: skip
         self.world = self.scheduler.world
         self.batches: dict[int, list[m.Batch]] = defaultdict(list)
