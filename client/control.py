@@ -36,6 +36,8 @@ LIVE: Final = Operation("live")
 READY: Final = Operation("ready")
 SERVER_METADATA: Final = Operation("server_metadata")
 STATUS: Final = Operation("status")
+KNOWN: Final = Operation("index", {"known": True})
+"""The index without what was never loaded: nobody looks into the repository."""
 
 
 def of_model(operation: str, model: str, version: int) -> Operation:

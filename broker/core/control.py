@@ -64,7 +64,9 @@ class Control:
             "statistics": lambda s, c, a, p: queries.statistics(
                 str(a.get("model", "")), version_argument(a)
             ),
-            "index": lambda s, c, a, p: listing.index(s, c, a.get("ready") is True),
+            "index": lambda s, c, a, p: listing.index(
+                s, c, ready_only=a.get("ready") is True, known_only=a.get("known") is True
+            ),
             "status": lambda s, c, a, p: queries.status(),
             "counters": lambda s, c, a, p: counters.piece(
                 str(a["after"]) if "after" in a else None, number_argument(a, "limit", MODELS_MAX)

@@ -32,10 +32,12 @@ class Listing:
         self._calls: dict[int, tuple[int, int, list[Json]]] = {}
         """(session, call, what was known when it was asked) by the question's number."""
 
-    def index(self, session: Session, call: int, ready_only: bool) -> list[Json] | None:
-        """The rows; None when they are answered later."""
+    def index(
+        self, session: Session, call: int, *, ready_only: bool, known_only: bool
+    ) -> list[Json] | None:
+        """The rows; None when they are answered later. `known_only`: as nobody need look for."""
         rows = self._queries.index(ready_only)
-        is_all = ready_only or not self._catalog.explicit
+        is_all = ready_only or known_only or not self._catalog.explicit
         if is_all or len(self._calls) >= LISTINGS_PENDING_MAX:
             return rows
         token = self._world.number()

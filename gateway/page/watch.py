@@ -53,11 +53,11 @@ class Watch:
         return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
 
     async def _counters(self) -> tuple[Json, list[Json], list[Json]]:
-        """The server's own figures, those of its models, and its index."""
+        """The server's own figures, those of its models, and its index of what it knows."""
         rows: list[Json] = []
         piece = await self._client.call(control.counters(None, ANSWER_SECONDS))
         server: Json = piece["server"]
         while piece["next"] is not None:
             piece = await self._client.call(control.counters(piece["next"], ANSWER_SECONDS))
             rows += piece["models"]
-        return server, rows, await self._client.index()
+        return server, rows, await self._client.call(control.KNOWN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import struct
 from collections.abc import Iterator
@@ -51,6 +52,11 @@ def text(page: Page, name: str, part: str) -> str:
     return found
 
 
+def known(http: HttpDoor) -> dict[str, str]:
+    """States of the models that were ever asked for."""
+    return {name: found["state"] for name, found in http.index().items() if "state" in found}
+
+
 # --- without a browser --------------------------------------------------------------------------
 
 
@@ -65,6 +71,22 @@ def test_the_page_is_html_with_a_strict_policy(http: HttpDoor) -> None:
     assert http.call("POST", "/").status == 405
 
 
+def test_what_was_never_loaded_is_not_shown(http: HttpDoor, repository: Path) -> None:
+    """It is in the index, for who looks for something to load."""
+    add_echo(repository, "never", "FP32 -1")
+    assert "never" in http.index()
+    began = http.call("GET", "/status.json").json["time"]
+
+    def newer() -> list[str]:
+        state = http.call("GET", "/status.json").json
+        return [one["name"] for one in state["models"]] if state["time"] > began else []
+
+    wait_until(newer, "a state from after that")
+    assert "fp32" in newer()
+    assert "never" not in newer()
+    shutil.rmtree(repository / "never")
+
+
 def test_its_state_tells_what_the_open_routes_tell_and_no_more(
     http: HttpDoor, server: Server, repository: Path
 ) -> None:
@@ -72,7 +94,7 @@ def test_its_state_tells_what_the_open_routes_tell_and_no_more(
     assert reply.headers["cache-control"] == "no-store"
     state = reply.json
     assert state["server"]["name"] == server.name
-    assert {one["name"] for one in state["models"]} == set(http.index())
+    assert {one["name"] for one in state["models"]} >= set(known(http))
     for secret in (str(repository), str(server.run_dir), os.getcwd(), '"pid"'):
         assert secret.encode() not in reply.body
 
@@ -86,9 +108,9 @@ def test_the_broker_is_asked_once_a_second_however_many_look(http: HttpDoor) -> 
 
 
 def test_every_model_is_shown_with_its_state(page: Page, http: HttpDoor) -> None:
-    for name, found in http.index().items():
+    for name, state in known(http).items():
         wait_until(lambda name=name: text(page, name, "name"), f"{name} is shown")  # type: ignore[misc]
-        if found["state"] == "READY":
+        if state == "READY":
             assert text(page, name, "pill") == "ready"
     here = f"http://{http.address[0]}:{http.address[1]}/"
     asked = {address for address in page.requested() if not address.startswith("data:")}

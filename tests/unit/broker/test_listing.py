@@ -28,6 +28,13 @@ def test_ready_models_are_known() -> None:
     assert not bench.scans
 
 
+def test_who_wants_only_what_is_known_makes_nobody_look() -> None:
+    bench = Bench()
+    bench.served(config())
+    assert [row["name"] for row in bench.control("index", known=True)] == ["m"]
+    assert not bench.scans
+
+
 def test_a_helper_that_is_slow_or_lost_keeps_nobody_waiting() -> None:
     bench = Bench()
     bench.served(config())
