@@ -6,6 +6,7 @@ At the end, watchers of the health are told first; streams answer what they have
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 import ssl
@@ -29,6 +30,7 @@ from naiad.gateway.restrictions import Restriction
 from naiad.protocol.messages import Parameters
 
 INFERENCE: Final = SERVICES[1]
+LOG: Final = logging.getLogger("naiad.gateway")
 HEALTH: Final = "grpc.health.v1.Health"
 REFLECTION: Final = "grpc.reflection.v1.ServerReflection"
 OLD_REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
@@ -139,7 +141,8 @@ class GrpcServer(Listener[GrpcConnection]):
 
         for name, work in self.service.methods.items():
             is_inference = name == "ModelInfer"
-            add(INFERENCE, Method(name, is_inference, one=partial(self._answered, work)))
+            told = "" if is_inference else name
+            add(INFERENCE, Method(name, is_inference, one=partial(self._answered, work, told)))
         add(INFERENCE, Method("ModelStreamInfer", many=self._stream))
         add(HEALTH, Method("Check", one=self._check_health))
         add(HEALTH, Method("List", one=self._list_health))
@@ -160,10 +163,14 @@ class GrpcServer(Listener[GrpcConnection]):
     async def _answered(
         self,
         work: Callable[[bytes, Caller], Awaitable[bytes]],
+        told: str,
         request: bytes,
         call: OneRequestCall,
     ) -> None:
+        """`told` is what a verbose log says; nothing of inference."""
         self.phase.check_open()
+        if told:
+            LOG.debug("gRPC %s", told)
         call.send(await work(request, call.caller))
 
     async def _check_health(self, request: bytes, call: OneRequestCall) -> None:

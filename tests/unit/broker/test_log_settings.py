@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from naiad.broker.core import events as e
+from naiad.broker.core.log_settings import LogSettings
 from naiad.config.log_levels import INITIAL, shows
 from naiad.protocol.errors import Code, RequestError
 from naiad.protocol.messages import LogLevels
@@ -109,6 +110,17 @@ def test_what_was_set_outlives_the_broker() -> None:
     bench.control("log_settings", log_error=False)
     again = bench.restarted()
     assert again.control("log_settings")["settings"] == {**USUAL, "log_error": False}
+
+
+def test_a_new_command_line_counts_more_than_what_was_set_before() -> None:
+    world = Bench().world
+    earlier = LogSettings(world)
+    earlier.levels = INITIAL._replace(error=False)
+    same, other = LogSettings(world), LogSettings(world, INITIAL._replace(verbose=1))
+    same.restore(earlier.saved())
+    assert same.levels == INITIAL._replace(error=False)
+    other.restore(earlier.saved())
+    assert other.levels == INITIAL._replace(verbose=1)
 
 
 @pytest.mark.parametrize(
