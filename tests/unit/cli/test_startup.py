@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 
 from naiad.cli.startup import models_table
 
-MODELS = [
+MODELS: list[dict[str, Any]] = [
     {"name": "good", "version": 1, "state": "READY", "instances": 2, "reason": ""},
     {"name": "bad", "version": None, "state": "UNAVAILABLE", "reason": "no luck\x1b"},
     {"name": "good", "version": 12, "state": "READY", "instances": 1, "reason": "a failed reload"},
