@@ -10,6 +10,7 @@ import click
 
 from naiad.cli.seconds import Seconds
 from naiad.gateway.options import RESTRICTED
+from naiad.gateway.users import header_name
 
 HTTP_PORT: Final = 8000
 HTTP_ADDRESS: Final = "127.0.0.1"
@@ -28,6 +29,13 @@ def options(command: F) -> F:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def _header(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    try:
+        return text and header_name(text)
+    except ValueError as fault:
+        raise click.BadParameter(str(fault)) from None
 
 
 _TLS: Final[Sequence[Callable[[Any], Any]]] = tuple(
@@ -103,6 +111,8 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         click.option(option, multiple=True, metavar="CATEGORIES:HEADER=VALUE|@FILE", hidden=True)
         for option in RESTRICTED
     ),
+    click.option("--user-header", callback=_header, metavar="NAME", hidden=True),
+    click.option("--fairness-header", callback=_header, metavar="NAME", hidden=True),
     click.option(
         "--grace-seconds",
         type=Seconds(0),

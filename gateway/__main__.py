@@ -30,6 +30,7 @@ from naiad.gateway.options import management_place, parser, restrictions, tls_fi
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 from naiad.gateway.restrictions import Restriction, RestrictionFault
+from naiad.gateway.users import UserHeaders
 
 if TYPE_CHECKING:
     from naiad.gateway.grpc_server import GrpcServer
@@ -63,6 +64,7 @@ class Skin(NamedTuple):
     tls: ssl.SSLContext | None
     header_pattern: str
     restricted: Mapping[str, Restriction]
+    users: UserHeaders
 
 
 class Skins(NamedTuple):
@@ -73,6 +75,7 @@ class Skins(NamedTuple):
 def skins(options: argparse.Namespace) -> Skins:
     """Raises ListenFailed and RestrictionFault."""
     given = vars(options)
+    users = UserHeaders(options.user_header, options.fairness_header)
     return Skins(
         Skin(
             tls_files(given, "http").context(),
@@ -82,6 +85,7 @@ def skins(options: argparse.Namespace) -> Skins:
                 options.http_restricted_api,
                 options.http_restricted_api_fd,
             ),
+            users,
         ),
         Skin(
             tls_files(given, "grpc").context(),
@@ -91,6 +95,7 @@ def skins(options: argparse.Namespace) -> Skins:
                 options.grpc_restricted_protocol,
                 options.grpc_restricted_protocol_fd,
             ),
+            users,
         ),
     )
 
@@ -148,7 +153,7 @@ async def serve(options: argparse.Namespace, ports: Ports, how: Skins) -> ExitCo
 def http_server(
     plane: Plane, phase: Phase, access: Access, how: Skin, sockets: list[socket.socket]
 ) -> HttpServer:
-    app = HttpApp(plane, phase, access, how.header_pattern, how.restricted)
+    app = HttpApp(plane, phase, access, how.header_pattern, how.restricted, how.users)
     return HttpServer(plane, phase, app, sockets, how.tls)
 
 
@@ -161,7 +166,12 @@ def grpc_servers(
     # Only here: protobuf takes 10 MB and a tenth of a second.
     from naiad.gateway.grpc_server import GrpcServer, Options
 
-    wanted = Options(header_pattern=how.header_pattern, tls=how.tls, restricted=how.restricted)
+    wanted = Options(
+        header_pattern=how.header_pattern,
+        tls=how.tls,
+        restricted=how.restricted,
+        users=how.users,
+    )
     return [GrpcServer(plane, phase, access, sockets, wanted)]
 
 

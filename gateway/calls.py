@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from naiad.client.requests import Buffer, InferInput
+from naiad.gateway.users import NOBODY, User
 from naiad.protocol.messages import Parameters, Sequence
 
 ANY_VERSION: Final = -1
@@ -73,6 +74,7 @@ class InferCall(NamedTuple):
     timeout_us: int = 0
     sequence: Sequence | None = None
     is_binary_by_default: bool = False
+    user: User = NOBODY
 
 
 class AnswerOutput(NamedTuple):

@@ -20,7 +20,7 @@ from naiad.gateway.grpc_call import (
     WorkingCall,
     unknown_coding,
 )
-from naiad.gateway.grpc_codec.head import Head, fault_end, head_of, http_end
+from naiad.gateway.grpc_codec.head import Head, error_end, fault_end, head_of, http_end
 from naiad.gateway.grpc_codec.status import Status
 from naiad.gateway.grpc_service import Caller
 from naiad.gateway.http2.connection import Connection
@@ -30,6 +30,7 @@ from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 from naiad.gateway.restrictions import Restriction
 from naiad.gateway.transports import has_tls, unwritten_bytes
+from naiad.protocol.errors import RequestError
 
 PING_SECONDS: Final = 60.0
 """Of silence on a connection with calls, after which it is asked whether it is there."""
@@ -235,7 +236,11 @@ class GrpcConnection(asyncio.Protocol):
             text = elsewhere(method.name)
             self.http2.send_end(stream, fault_end(Status.PERMISSION_DENIED, text, is_all=True))
             return
-        caller = self._house.caller(self._is_local, head)
+        try:
+            caller = self._house.caller(self._is_local, head)
+        except RequestError as fault:
+            self.http2.send_end(stream, error_end(fault, is_all=True))
+            return
         call: Call
         if method.is_inference and method.one is not None:
             call = InferenceCall(self, stream, head, caller, method.name, method.one)

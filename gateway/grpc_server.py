@@ -27,6 +27,7 @@ from naiad.gateway.listener import Listener
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 from naiad.gateway.restrictions import Restriction
+from naiad.gateway.users import UserHeaders
 from naiad.protocol.messages import Parameters
 
 INFERENCE: Final = SERVICES[1]
@@ -77,6 +78,7 @@ class Options:
     """Metadata whose name matches becomes a parameter of the request (case is ignored)."""
     restricted: Mapping[str, Restriction] = field(default_factory=dict)
     """By category."""
+    users: UserHeaders = field(default_factory=UserHeaders)
 
 
 class GrpcServer(Listener[GrpcConnection]):
@@ -99,6 +101,7 @@ class GrpcServer(Listener[GrpcConnection]):
         self._streams: set[Stream] = set()
         pattern = options.header_pattern
         self._header_pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
+        self._users = options.users
         self._methods = self._table(options.restricted)
 
     @property
@@ -188,12 +191,16 @@ class GrpcServer(Listener[GrpcConnection]):
     # --- who asks --------------------------------------------------------------------------------
 
     def caller(self, is_local: bool, head: Head) -> Caller:
-        """What a connection's client may do, and what it sends along."""
+        """What a connection's client may do, and what it sends along.
+
+        Raises RequestError for a header with a user's name that is none.
+        """
         return Caller(
             self._access.allows_regions(is_local),
             self._access.allows_management(is_local),
             None,
             self._forwarded(head) if self._header_pattern is not None else None,
+            self._users.user(head.joined),
         )
 
     def _forwarded(self, head: Head) -> Parameters | None:

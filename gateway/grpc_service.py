@@ -21,6 +21,7 @@ from naiad.gateway.pending import region_names
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.proto import inference_pb2 as pb
+from naiad.gateway.users import NOBODY, User
 from naiad.protocol.checks import TIMEOUT_US_MAX
 from naiad.protocol.errors import Code, InternalError, RequestError
 from naiad.protocol.messages import Parameters
@@ -39,6 +40,7 @@ class Caller(NamedTuple):
     """Until the caller's deadline."""
     forwarded: Parameters | None = None
     """Headers that become parameters of the request."""
+    user: User = NOBODY
 
 
 Method = Callable[[bytes, Caller], Awaitable[bytes]]
@@ -211,6 +213,8 @@ def call_of(data: bytes, caller: Caller) -> InferCall:
     call = decoded_request(data, caller.forwarded)
     if not caller.may_share_memory and region_names(call):
         _check_regions(caller)
+    if caller.user is not NOBODY:
+        call = call._replace(user=caller.user)
     left = caller.seconds_left
     if left is not None:
         left_us = max(1, math.ceil(left * 1e6))

@@ -41,6 +41,7 @@ from naiad.gateway.page.watch import Watch
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.restrictions import Restriction
+from naiad.gateway.users import UserHeaders
 from naiad.protocol.errors import Code, NaiadError, RequestError
 
 STATE: Final = "Naiad-State"
@@ -63,13 +64,14 @@ class HttpApp:
         access: Access,
         forward: str = "",
         restricted: Mapping[str, Restriction] | None = None,
+        users: UserHeaders | None = None,
     ) -> None:
         self._phase = phase
         self._restricted = restricted or {}
         self._plane = plane
         self._access = access
         self._watch = Watch(plane.client)
-        self._inference = Inference(plane, access.allows_regions, forward)
+        self._inference = Inference(plane, access.allows_regions, forward, users)
         self._routes: dict[bytes, Route] = {}
         self._handlers: dict[str, Handler] = {
             "page": self._page,

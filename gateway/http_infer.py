@@ -46,6 +46,7 @@ from naiad.gateway.http_template import (
 from naiad.gateway.json_tensors import from_json, to_json
 from naiad.gateway.pending import Outcome, prepared
 from naiad.gateway.plane import Plane, client_shm_disabled
+from naiad.gateway.users import NOBODY, User, UserHeaders
 from naiad.protocol.errors import NaiadError
 
 LOG: Final = logging.getLogger("naiad.gateway")
@@ -71,21 +72,27 @@ class InferPlan(NamedTuple):
     is_slow: bool
     """Something must be awaited before the request can be sent."""
     json_bytes: int
+    user: User
 
 
 class Inference:
     """Answers inference requests over HTTP. `forward`: headers that become parameters."""
 
     def __init__(
-        self, plane: Plane, allows_regions: Callable[[bool], bool], forward: str = ""
+        self,
+        plane: Plane,
+        allows_regions: Callable[[bool], bool],
+        forward: str = "",
+        users: UserHeaders | None = None,
     ) -> None:
+        self._users = users or UserHeaders()
         self._plane = plane
         self._allows_regions = allows_regions
         self._forward = re.compile(forward, re.IGNORECASE) if forward else None
         self._templates: dict[tuple[bytes, bytes], Template] = {}
 
     def plan(self, route: Route, head: Head) -> InferPlan:
-        """What follows from the head of a request."""
+        """What follows from the head of a request. Raises RequestError for no user's name."""
         accept = head.header(_ACCEPT)
         coding = accepted_coding(accept) if accept else ""
         length = head.headers.get(_LENGTH)
@@ -93,15 +100,15 @@ class Inference:
         json_bytes = 0
         if self._forward is None and length is not None and len(length) < 8 and length.isdigit():
             json_bytes = int(length)
-        return InferPlan(route, coding, is_slow, json_bytes)
+        return InferPlan(route, coding, is_slow, json_bytes, self._users.user(head.headers.get))
 
     def begin(
         self, plan: InferPlan, request: HttpRequest, connection: HttpConnection
     ) -> Work | None:
         """Start it; the answer goes to the connection."""
-        route, coding, is_slow, json_bytes = plan
+        route, _, is_slow, json_bytes, user = plan
         if is_slow:
-            work = self._slowly(route, request, coding, connection.is_local)
+            work = self._slowly(plan, request, connection.is_local)
             return asyncio.get_running_loop().create_task(replied(connection, work))
         body = request.body
         size = len(body)
@@ -112,13 +119,15 @@ class Inference:
                 template = self._templates.get(key)
                 if template is not None and template.data_bytes == size - json_bytes:
                     quick = QuickCall(self._plane, connection, template, label)
-                    quick.start(template.filled(body, json_bytes, label))
+                    quick.start(template.filled(body, json_bytes, label, user))
                     return quick
                 call = self._call(route, request, body, connection.is_local)
                 if len(text) <= TEXT_BYTES_MAX:
                     self._learn(key, label, call)
             else:
                 call = self._call(route, request, body, connection.is_local)
+            if user is not NOBODY:
+                call = call._replace(user=user)
             return self._plane.start(call, partial(self._done, connection, call))
         except NaiadError as fault:
             connection.reply(error_response(from_fault(fault)))
@@ -163,9 +172,8 @@ class Inference:
                 self._templates.clear()
             self._templates[key] = template
 
-    async def _slowly(
-        self, route: Route, request: HttpRequest, coding: str, is_local: bool
-    ) -> Response:
+    async def _slowly(self, plan: InferPlan, request: HttpRequest, is_local: bool) -> Response:
+        route, coding = plan.route, plan.coding
         limit_bytes = self._plane.limits.input_bytes_max
         body: Buffer = request.body
         given = (request.head.header(_CODING) or "identity").strip().lower()
@@ -180,6 +188,7 @@ class Inference:
             call = raw_call(route.model, route.version, body, config)
         else:
             call = self._call(route, request, body, is_local)
+        call = call._replace(user=plan.user)
         response = response_of(call, await self._plane.infer(call))
         size = sum(len(part) for part in response.parts)
         if not coding or response.status != 200 or size < COMPRESSED_BYTES_MIN:

@@ -71,7 +71,7 @@ class HttpError(Exception):
 def from_fault(fault: NaiadError) -> HttpError:
     """The HTTP form of an error of the family."""
     headers: tuple[tuple[str, str], ...] = ()
-    if fault.code in _RETRY_LATER:
+    if fault.code in _RETRY_LATER and fault.retryable:
         headers = (("Retry-After", str(RETRY_AFTER_SECONDS)),)
     return HttpError(STATUS_OF[fault.code], told(fault), headers=headers)
 

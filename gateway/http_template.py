@@ -13,6 +13,7 @@ from typing import Final
 
 from naiad.client.requests import INLINE, SMALL_BYTES_MAX, PackedInput, Prepared
 from naiad.gateway.calls import InferCall
+from naiad.gateway.users import NOBODY, User
 
 TEXT_BYTES_MAX: Final = 2048
 BODY_BYTES_MAX: Final = SMALL_BYTES_MAX
@@ -45,7 +46,7 @@ class Template:
         self._rows: tuple[object, ...] = ()
         self._json = b""
 
-    def filled(self, body: bytes, offset: int, label: str) -> Prepared:
+    def filled(self, body: bytes, offset: int, label: str, user: User = NOBODY) -> Prepared:
         """The request whose tensors begin at `offset` of the body and are exactly the rest."""
         parts = self._parts
         inputs: tuple[PackedInput, ...]
@@ -59,13 +60,18 @@ class Template:
                 filled.append((*one[:7], body[offset:end]))
                 offset = end
             inputs = tuple(filled)
+        tail = parts.tail
+        characters = len(label)
+        if user is not NOBODY:
+            tail = (*tail[:4], *user, *tail[6:])
+            characters += len(user[0]) + len(user[1])
         return Prepared(
             (self.model, self._version, label),
             inputs,
-            parts.tail,
+            tail,
             None,
             parts.inline_bytes,
-            parts.header_bytes + _CHARACTER_BYTES * len(label),
+            parts.header_bytes + _CHARACTER_BYTES * characters,
         )
 
     def answered(self, version: int, rows: Sequence[Row], label: str) -> bytes:
@@ -106,7 +112,7 @@ def split_label(text: bytes) -> tuple[str, bytes]:
 def template_of(call: InferCall, parts: Prepared) -> Template | None:
     """A template of a call that was parsed from a text without id, if it makes one.
 
-    `parts` are what became of the call.
+    `parts` are what became of the call. Whom it was for is not part of the text.
     """
     asks_plainly = not (call.id or call.parameters or call.priority or call.timeout_us)
     if not asks_plainly or call.sequence is not None or parts.memory is not None:

@@ -12,6 +12,7 @@ from naiad.config.settings import seconds
 from naiad.gateway.limits import Limits
 from naiad.gateway.restrictions import GRPC_PREFIX, Restriction, RestrictionFault, parsed
 from naiad.gateway.tls import Skin, TlsFiles
+from naiad.gateway.users import header_name
 
 MANAGEMENT_ADDRESS: Final = "127.0.0.1"
 HIDDEN: Final = argparse.SUPPRESS
@@ -51,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
     option("--grpc-fd", type=int, action="append", help=HIDDEN)
     option("--grpc-address", help="an address, or unix:PATH; default: that of HTTP")
     option("--grpc-header-forward-pattern", default="", metavar="REGEX")
+    option("--user-header", type=_header, default="", metavar="NAME", help="whose request it is")
+    option("--fairness-header", type=_header, default="", metavar="NAME", help="or whose turn")
     for skin in ("http", "grpc"):
         option(f"--{skin}-use-ssl", action="store_true", help="TLS; docs/access.md has the rest")
         option(f"--{skin}-use-ssl-mutual", action="store_true", help=HIDDEN)
@@ -62,6 +65,13 @@ def parser() -> argparse.ArgumentParser:
     option("--grace-seconds", type=seconds, default=0.0, help="serve on after SIGTERM, not ready")
     option("--drain-seconds", type=seconds, default=30.0, help="then for what is under way")
     return out
+
+
+def _header(text: str) -> str:
+    try:
+        return text and header_name(text)
+    except ValueError as fault:
+        raise argparse.ArgumentTypeError(str(fault)) from None
 
 
 def management_place(address: str | None, port: int | None) -> tuple[str, int] | None:

@@ -35,6 +35,7 @@ from naiad.gateway.calls import (
     RegionPart,
 )
 from naiad.gateway.known_classes import Classes, KnownClasses
+from naiad.gateway.users import NOBODY
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import OutputRequest
 
@@ -210,9 +211,11 @@ def prepared(client: AsyncClient, call: InferCall, ids: dict[str, int]) -> Prepa
         memory.keeps += keeps
     head = (call.model, call.version, call.id)
     outputs = tuple([_output(one, ids) for one in call.outputs])
-    if outputs or call.parameters or call.priority or call.timeout_us or call.sequence is not None:
+    user = call.user
+    is_plain = not (outputs or call.parameters or call.priority or call.timeout_us)
+    if not is_plain or call.sequence is not None or user is not NOBODY:
         end = tail(
-            outputs, call.priority, call.timeout_us, call.sequence, "", "", "", call.parameters
+            outputs, call.priority, call.timeout_us, call.sequence, *user, "", call.parameters
         )
         return checked(head, shared, end, memory)
     return checked(head, shared, PLAIN, memory)

@@ -43,6 +43,10 @@ class Head(NamedTuple):
         found = [value for key, value in self.metadata if key == name]
         return found[0] if len(found) == 1 else None
 
+    def joined(self, name: bytes) -> bytes:
+        """All of the caller's own headers of that name, as HTTP joins them."""
+        return b", ".join([value for key, value in self.metadata if key == name])
+
 
 def head_of(fields: list[Field]) -> Head:
     """The head in a request's header fields."""

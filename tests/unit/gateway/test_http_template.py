@@ -16,6 +16,7 @@ from naiad.gateway.http_answer import answer_body
 from naiad.gateway.http_request import infer_call
 from naiad.gateway.http_template import Template, split_label, template_of
 from naiad.gateway.json_tensors import from_json, to_json
+from naiad.gateway.users import User
 
 BINARY = {"name": "A", "shape": [1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 8}}
 WANTED = [{"name": "O", "parameters": {"binary_data": True}}]
@@ -48,6 +49,18 @@ def test_a_filled_template_is_what_parsing_gives() -> None:
     found = made.filled(text + other, len(text), "x7")
     assert (found.head, found.inputs, found.tail) == (want.head, want.inputs, want.tail)
     assert (found.inline_bytes, found.header_bytes) == (want.inline_bytes, want.header_bytes)
+
+
+def test_whom_it_is_for_is_filled_in_as_well() -> None:
+    request = {"inputs": [BINARY], "outputs": WANTED, "parameters": {"binary_data_output": True}}
+    made = template(request)
+    assert made is not None
+    user = User("ada", "red")
+    text = json.dumps(request).encode()
+    plain = made.filled(text + DATA[:8], len(text), "x7")
+    found = made.filled(text + DATA[:8], len(text), "x7", user)
+    assert found.tail == (*plain.tail[:4], "ada", "red", *plain.tail[6:])
+    assert found.header_bytes > plain.header_bytes
 
 
 def test_its_answers_are_what_writing_gives() -> None:
