@@ -124,7 +124,11 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile) -> int:
     scheduler.world.about = {"pid": os.getpid(), "started": int(time.time())}
     repository = RepositoryHelper(
         settings.repositories,
-        {"on_missing_gpu": settings.on_missing_gpu, "auto_complete": settings.auto_complete},
+        {
+            "on_missing_gpu": settings.on_missing_gpu,
+            "auto_complete": settings.auto_complete,
+            "config_name": settings.config_name,
+        },
         limit_seconds=settings.scan_timeout_seconds,
         uploads_dir=endpoints.uploads_dir,
     )
@@ -193,6 +197,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         identity=options.id,
         strict_readiness=bool(options.strict_readiness),
         auto_complete=bool(options.auto_complete),
+        config_name=options.model_config_name,
         allow_file_override=bool(options.allow_file_override),
         log_levels=options.log_levels._replace(format=options.log_format),
         log_file=options.log_file,
@@ -223,6 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--id", default="", help="the name in the server's metadata")
     parser.add_argument("--strict-readiness", **switch)
     parser.add_argument("--auto-complete", **switch)
+    parser.add_argument("--model-config-name", default="", help="configs/NAME.pbtxt is preferred")
     parser.add_argument("--allow-file-override", **{**switch, "default": 0})
     parser.add_argument("--log-levels", type=_levels, default=INITIAL, metavar="I,W,E,VERBOSE")
     parser.add_argument("--log-format", default=INITIAL.format, choices=FORMATS)

@@ -197,6 +197,7 @@ def broker_arguments(settings: Settings) -> list[str]:
         f"--scan-timeout-seconds={settings.scan_timeout_seconds}",
         f"--strict-readiness={int(settings.strict_readiness)}",
         f"--auto-complete={int(settings.auto_complete)}",
+        f"--model-config-name={settings.config_name}",
         f"--allow-file-override={int(settings.allow_file_override)}",
         f"--log-levels={','.join(str(int(one)) for one in settings.log_levels[:4])}",
         f"--log-format={settings.log_levels.format}",

@@ -33,6 +33,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     click.option("--id", "identity", metavar="TEXT", hidden=True),
     _switch("--strict-readiness", True),
     click.option("--disable-auto-complete-config", is_flag=True, hidden=True),
+    click.option("--model-config-name", metavar="NAME", hidden=True),
     click.option("--allow-file-override", is_flag=True, hidden=True),
     click.option("--log-verbose", type=click.IntRange(0, VERBOSE_MAX), default=0, hidden=True),
     _switch("--log-info", INITIAL.info),
@@ -51,6 +52,7 @@ def taken(given: dict[str, Any]) -> dict[str, Any]:
     return {
         "identity": given.pop("identity") or "",
         "strict_readiness": given.pop("strict_readiness"),
+        "config_name": given.pop("model_config_name") or "",
         "auto_complete": not given.pop("disable_auto_complete_config"),
         "allow_file_override": given.pop("allow_file_override"),
         "user_requests_max": given.pop("user_requests_max"),

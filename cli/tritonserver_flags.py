@@ -95,7 +95,7 @@ FLAGS: Final[dict[str, Flag]] = {
     "--model-control-mode": Flag("text", To("--control-mode")),
     "--repository-poll-secs": Flag("integer", NoEffect("nothing polls the repository")),
     "--load-model": Flag("text", To("--load-model")),
-    "--model-config-name": Flag("text", Absent(f"a choice of configurations {_NOT_HERE}", ("",))),
+    "--model-config-name": Flag("text", To("--model-config-name")),
     "--model-load-thread-count": Flag(
         "integer", NoEffect("every model loads in processes of its own, all at once")
     ),

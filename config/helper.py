@@ -8,7 +8,8 @@ Requests come on stdin, replies leave on stdout (frames.py), in order; it ends w
     {"id": 3, "op": "names", "repositories": [...]}
 
 Each may say what the server has: "backends": [...] | None, "devices": ["cpu", ...],
-"on_missing_gpu": "fail" | "cpu", "auto_complete": bool (surroundings.py has the defaults).
+"on_missing_gpu": "fail" | "cpu", "auto_complete": bool, "config_name": str (surroundings.py has the
+defaults).
 
 A reply is {"id", "result"} with a Scan's JSON, or {"id", "error"} with the wire form of an error.
 What is wrong in a repository is part of the result, never an error; an override that is no config
@@ -99,6 +100,7 @@ def _surroundings(request: Mapping[str, Any]) -> Surroundings:
         devices=tuple(_field(request, "devices", list, list(CPU_ONLY.devices))),
         on_missing_gpu=on_missing_gpu,
         auto_complete=_field(request, "auto_complete", bool, CPU_ONLY.auto_complete),
+        config_name=_field(request, "config_name", str, CPU_ONLY.config_name),
     )
 
 

@@ -29,6 +29,8 @@ from naiad.config.surroundings import CPU_ONLY, Surroundings
 from naiad.config.validate import validate
 from naiad.config.versions import choose_versions, version_of
 
+CONFIGS: Final = "configs"
+"""The folder of a model with configurations to choose from (--model-config-name)."""
 ENTRIES_MAX: Final = 10_000
 """Entries of one directory that are looked at."""
 _NEAR_MISSES: Final = frozenset({"config.pbtxt.txt", "config.pbtx", "config.txt", "config.pb.txt"})
@@ -96,7 +98,10 @@ def read_model(
         entries = _names(directory)
         digest = fingerprint(directory)
         if override_json is None:
-            parsed = _read_config(directory, entries)
+            chosen = _named_config(directory, surroundings.config_name)
+            parsed = _read_config(directory, entries, chosen)
+            if chosen != FILE_NAME:
+                entries = [*entries, FILE_NAME]  # it stands in for it
         else:
             parsed = Parsed(override_json, override_faults)
         model = _model(name, directory, entries, parsed, surroundings)
@@ -194,11 +199,17 @@ def _model(
     )
 
 
-def _read_config(directory: str, entries: Sequence[str]) -> Parsed:
-    """config.pbtxt, or an empty config where there is none: it is optional."""
-    if FILE_NAME not in entries:
+def _named_config(directory: str, name: str) -> str:
+    """Where this model's configuration is: one of that name, if it has one, is preferred."""
+    chosen = f"{CONFIGS}/{name}.pbtxt"
+    return chosen if name and os.path.isfile(os.path.join(directory, chosen)) else FILE_NAME
+
+
+def _read_config(directory: str, entries: Sequence[str], chosen: str = FILE_NAME) -> Parsed:
+    """The chosen configuration, or an empty one where there is none: it is optional."""
+    if chosen == FILE_NAME and FILE_NAME not in entries:
         return parse(b"")
-    path = os.path.join(directory, FILE_NAME)
+    path = os.path.join(directory, chosen)
     found = what_is_at(path)
     if found != FILE:
         fault = Fault(
@@ -206,7 +217,7 @@ def _read_config(directory: str, entries: Sequence[str]) -> Parsed:
         )
         return Parsed(None, [fault])
     with open(path, "rb") as file:
-        return parse(file.read(CONFIG_BYTES_MAX + 1))
+        return parse(file.read(CONFIG_BYTES_MAX + 1), file=chosen)
 
 
 def _names(directory: str) -> list[str]:

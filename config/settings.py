@@ -47,6 +47,8 @@ class Settings:
     """Ready only when every model is; else when the models of the start have settled."""
     auto_complete: bool = True
     """What a configuration leaves out may be filled in from the model."""
+    config_name: str = ""
+    """Of the configuration in each model's folder `configs` that is preferred to config.pbtxt."""
     allow_file_override: bool = False
     """A load may bring the files of its model along."""
     log_levels: LogLevels = INITIAL
@@ -115,6 +117,9 @@ def _names(settings: Settings) -> Iterator[str]:
     name_fault = server_name_fault(settings.name)
     if name_fault:
         yield name_fault
+    name = settings.config_name
+    if len(name) > NAME_BYTES_MAX or "/" in name or " " in name or not name.isprintable():
+        yield f"--model-config-name: expected a name without / and blanks, got {printable(name)}"
     if len(settings.identity) > NAME_BYTES_MAX or not settings.identity.isprintable():
         yield f"--id: expected at most {NAME_BYTES_MAX} printable characters"
     fault = path_fault(settings.run_dir)

@@ -16,13 +16,14 @@ class Surroundings:
     `devices` are those of the workers: "cpu", "gpu:<uuid>". With `on_missing_gpu` "cpu" a KIND_GPU
     group on a machine without GPU runs on the CPU instead of being refused.
     Without `auto_complete` a config has to say everything itself, as with Triton's
-    --disable-auto-complete-config.
+    --disable-auto-complete-config. `config_name` prefers a model's configs/NAME.pbtxt.
     """
 
     backends: tuple[str, ...] | None = None
     devices: tuple[str, ...] = ("cpu",)
     on_missing_gpu: OnMissingGpu = "fail"
     auto_complete: bool = True
+    config_name: str = ""
 
     @property
     def gpu_count(self) -> int:

@@ -69,6 +69,7 @@ def test_every_flag_of_triton_is_known() -> None:
         (["--strict-model-config=1"], ["--disable-auto-complete-config"]),
         (["--strict-model-config=0"], []),
         (["--backend-config=auto-complete-config=false"], ["--disable-auto-complete-config"]),
+        (["--model-config-name=h100"], ["--model-config-name=h100"]),
         (["--strict-readiness=0"], ["--strict-readiness=false"]),
         (
             ["--model-control-mode=explicit", "--load-model=a", "--load-model", "*"],
@@ -142,7 +143,6 @@ def test_repositories_may_be_several_and_in_both_spellings() -> None:
         (["--allow-sagemaker=1"], "SageMaker"),
         (["--allow-vertex-ai=true"], "Vertex AI"),
         (["--model-namespacing=true"], "namespacing is not in this release"),
-        (["--model-config-name=h100"], "is not in this release"),
         (["--host-policy=p,numa-node=0"], "is not in this release"),
         (["--metrics-config=summary_latencies=true"], "not in this release"),
         (["--backend-config=python,stub-timeout=5"], "no backend of this release has this setting"),
@@ -207,6 +207,7 @@ def test_help_lists_what_is_heeded_and_what_is_not(capsys: pytest.CaptureFixture
         (["--model-repository=.", "--model-control-mode=poll"], "not in this release"),
         (["--model-repository=.", "--load-model=m"], 'use "explicit"'),
         (["--model-repository=.", "--log-format=xml"], "--log-format"),
+        (["--model-repository=.", "--model-config-name=a/b"], "--model-config-name"),
     ],
 )
 def test_every_failure_at_the_start_is_a_sentence_and_exit_code_1(

@@ -480,3 +480,43 @@ def test_an_override_stands_in_for_the_file(tmp_path: Path) -> None:
     assert found.config is not None
     assert found.config["max_batch_size"] == 4
     assert found.fingerprint
+
+
+def test_a_configuration_of_the_chosen_name_stands_in_for_the_usual_one(tmp_path: Path) -> None:
+    both = add_model(tmp_path, "both", f"{PYTHON} max_batch_size: 1")
+    only = add_model(tmp_path, "only", None)
+    usual = add_model(tmp_path, "usual", f"{PYTHON} max_batch_size: 3")
+    for model in (both, only):
+        (model / "configs").mkdir()
+        (model / "configs" / "big.pbtxt").write_text(f"{PYTHON} max_batch_size: 8")
+
+    def sizes(name: str) -> dict[str, int]:
+        found = scan([str(tmp_path)], surroundings=Surroundings(config_name=name))
+        return {one.name: one.config["max_batch_size"] for one in found.models if one.config}
+
+    assert sizes("big") == {"both": 8, "only": 8, "usual": 3}
+    assert sizes("other") == sizes("") == {"both": 1, "only": 0, "usual": 3}
+    (usual / "configs").mkdir()
+    (usual / "configs" / "big.pbtxt").write_text("max_batch_size: x")
+    (fault,) = read_model(str(usual), Surroundings(config_name="big")).faults
+    assert "configs/big.pbtxt" in str(fault)
+
+
+def test_nothing_is_filled_in_where_that_is_not_wanted(tmp_path: Path) -> None:
+    strict = Surroundings(auto_complete=False)
+    whole = (
+        f"{PYTHON} input {{ name: 'x' data_type: TYPE_FP32 dims: [ 1 ] }}"
+        " output { name: 'y' data_type: TYPE_FP32 dims: [ 1 ] }"
+    )
+    model = add_model(tmp_path, "whole", whole)
+    (model / "1" / "model.py").write_text("")
+    assert read_model(str(model), strict).faults == ()
+    for name, config, said in (
+        ("bare", None, "there is no config.pbtxt"),
+        ("sides", PYTHON, "input, output not given"),
+        ("type", whole.replace("data_type: TYPE_FP32 dims: [ 1 ] } output", "} output"), "x"),
+    ):
+        model = add_model(tmp_path, name, config)
+        (model / "1" / "model.py").write_text("")
+        assert said in " ".join(map(str, read_model(str(model), strict).faults)), name
+        assert read_model(str(model)).faults == (), name
