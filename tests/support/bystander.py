@@ -15,7 +15,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -52,7 +52,9 @@ class Ledger:
             found.append((time.monotonic_ns() - start) // 1000)
 
 
-def http_asker(url: str) -> Callable[[], None]:
+@contextmanager
+def http_asker(url: str) -> Iterator[Callable[[], None]]:
+    """Asks one thing over one connection, as long as the server keeps it."""
     place = urlsplit(url)
     connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
     tensor = {"name": "INPUT0", "shape": [1, 16], "datatype": "FP32"}
@@ -67,10 +69,15 @@ def http_asker(url: str) -> Callable[[], None]:
         found = answer.read()
         assert (answer.status, found[-64:]) == (200, data), (answer.status, found)
 
-    return ask
+    try:
+        yield ask
+    finally:
+        connection.close()
 
 
-def grpc_asker(target: str) -> Callable[[], None]:
+@contextmanager
+def grpc_asker(target: str) -> Iterator[Callable[[], None]]:
+    """The same through a client of Triton's."""
     import tritonclient.grpc as triton
 
     client = triton.InferenceServerClient(target)
@@ -82,7 +89,8 @@ def grpc_asker(target: str) -> Callable[[], None]:
         found = client.infer(MODEL, [tensor], client_timeout=60).as_numpy("OUTPUT0")
         assert np.array_equal(found, data), found
 
-    return ask
+    with client:
+        yield ask
 
 
 class Bystanders:
@@ -161,7 +169,11 @@ def main() -> None:
     phase = "warm"
     is_over = threading.Event()
     ledgers = {"http": Ledger(), "grpc": Ledger()}
-    askers = {"http": http_asker(http_url), "grpc": grpc_asker(grpc_target)}
+    stack = ExitStack()
+    askers = {
+        "http": stack.enter_context(http_asker(http_url)),
+        "grpc": stack.enter_context(grpc_asker(grpc_target)),
+    }
 
     def work(protocol: str) -> None:
         while not is_over.wait(PAUSE_S):
@@ -182,6 +194,7 @@ def main() -> None:
     is_over.set()
     for thread in threads:
         thread.join()
+    stack.close()
     found = {
         protocol: {"latencies_us": one.latencies_us, "errors": one.errors}
         for protocol, one in ledgers.items()
