@@ -46,8 +46,13 @@ class Doors:
         self._children: dict[str, Child] = {}
         self._kinds: dict[str, str] = {}
         self._slots = SlotTable()
-        self._slots.want(GATEWAY, plan.gateways_count, ())
+        if not plan.gateways_wait:
+            self.open()
         self._slots.want(METRICS, int(bool(plan.metrics_descriptors)), ())
+
+    def open(self) -> None:
+        """Want gateways from now on."""
+        self._slots.want(GATEWAY, self._plan.gateways_count, ())
 
     @property
     def deadline_ns(self) -> int | None:

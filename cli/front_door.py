@@ -18,6 +18,7 @@ from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.front_door_options import HTTP_ADDRESS, OFF
 from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening
+from naiad.config.shared_port import GRACE_SECONDS, is_shared, let_nobody_in
 from naiad.gateway.options import (
     FILE_PREFIX,
     management_place,
@@ -53,6 +54,19 @@ class FrontDoor:
             **{option: [descriptor] for option, descriptor in self.secrets.items()},
         }
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether another server may have a port of this one."""
+        return any(is_shared(one) for one in (*self.http, *self.grpc))
+
+    def leave_port(self) -> None:
+        """Let nobody new in where another server listens too. Gateways that run take the rest, and
+        the port is the other's as soon as the last of them has closed it."""
+        shared = [one for one in (*self.http, *self.grpc) if is_shared(one)]
+        let_nobody_in(shared)
+        for one in shared:
+            one.close()
+
     def close(self) -> None:
         for descriptor in self.secrets.values():
             os.close(descriptor)
@@ -86,6 +100,8 @@ def opened(
 ) -> FrontDoor:
     """Listen. Raises CommandFailed with one sentence when that is not possible (PORT), or when
     gateways could not use what was given (USAGE)."""
+    if reuse_http_port or reuse_grpc_port:
+        grace_seconds = max(grace_seconds, GRACE_SECONDS)
     arguments = [
         f"--drain-seconds={drain_seconds}",
         f"--allow-client-shm={allow_client_shm}",
@@ -120,7 +136,13 @@ def opened(
         if http_port != OFF:
             number = _port("--http-port", http_port)
             http.append(
-                listening(http_address, number, what="--http-port", reuse_port=reuse_http_port)
+                listening(
+                    http_address,
+                    number,
+                    what="--http-port",
+                    reuse_port=reuse_http_port,
+                    is_open=not reuse_http_port,
+                )
             )
             url = _url(http_address, http[0])
             if gateway_options["http_use_ssl"] or gateway_options["http_use_ssl_mutual"]:
@@ -131,7 +153,13 @@ def opened(
             number = _port("--grpc-port", grpc_port)
             is_unix = http_address.startswith(UNIX_PREFIX)
             host = grpc_address or (HTTP_ADDRESS if is_unix else http_address)
-            one = listening(host, number, what="--grpc-port", reuse_port=reuse_grpc_port)
+            one = listening(
+                host,
+                number,
+                what="--grpc-port",
+                reuse_port=reuse_grpc_port,
+                is_open=not reuse_grpc_port,
+            )
             grpc.append(one)
             grpc_target = _url(host, one).removeprefix("http://")
         if place is not None:

@@ -21,6 +21,8 @@ class Plan:
     gateway_arguments: Sequence[str] = ()
     gateway_descriptors: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Listening sockets that every gateway inherits, by the option that tells it."""
+    gateways_wait: bool = False
+    """Until every model is ready or has failed: another server has the ports until then."""
     gateway_module: str = "naiad.gateway"
     metrics_descriptors: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Those of the metrics process, likewise; without any there is no such process."""

@@ -139,6 +139,7 @@ def serve(
         drain_seconds=drain_seconds,
         grace_seconds=door.grace_seconds,
         gateways_count=door.gateways_count,
+        gateways_wait=door.is_shared,
         gateway_arguments=door.arguments,
         gateway_descriptors=door.descriptors,
         metrics_descriptors=metrics.descriptors,
@@ -151,7 +152,7 @@ def serve(
         notices.show(f"management on {door.management_url}")
     if metrics.url:
         notices.show(f"metrics on {metrics.url}")
-    supervisor = Supervisor(plan, log, show)
+    supervisor = Supervisor(plan, log, show, door.leave_port)
     try:
         code = supervisor.run()
         for line in [*forget_state(where), *cleanup(where, name)]:

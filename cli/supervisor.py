@@ -69,14 +69,20 @@ class Supervisor:
         log: where the lines of children and our own go.
         on_settled: called once with the status when every model is ready or has failed; an exit
             code drains and ends the server with it.
+        on_drain: called when the end begins, before anybody is told.
     """
 
     def __init__(
-        self, plan: Plan, log: LogWriter, on_settled: Callable[[Status], ExitCode | None]
+        self,
+        plan: Plan,
+        log: LogWriter,
+        on_settled: Callable[[Status], ExitCode | None],
+        on_drain: Callable[[], None] = lambda: None,
     ) -> None:
         self._plan = plan
         self._log = log
         self._on_settled = on_settled
+        self._on_drain = on_drain
         self._phase = Phase.SERVING
         self._code = ExitCode.DONE
         self._selector = selectors.DefaultSelector()
@@ -197,6 +203,7 @@ class Supervisor:
 
     def _settled(self, status: Status) -> None:
         self._is_announced = True
+        self._doors.open()
         code = self._on_settled(status)
         if code is not None:
             self._code = code
@@ -307,6 +314,7 @@ class Supervisor:
 
     def _drain(self) -> None:
         self._phase = Phase.DRAINING
+        self._on_drain()
         self._startup.close()
         gateways = self._doors.of(GATEWAY)
         grace_seconds = self._plan.grace_seconds if gateways else 0.0

@@ -23,13 +23,20 @@ class ListenFailed(Exception):
 
 
 def listening(
-    address: str, port: int, *, what: str, reuse_port: bool = False, local_only: bool = False
+    address: str,
+    port: int,
+    *,
+    what: str,
+    reuse_port: bool = False,
+    local_only: bool = False,
+    is_open: bool = True,
 ) -> socket.socket:
     """A listening socket; `address` is an IP address, a host name, or `unix:PATH`.
 
     Args:
         what: the option that says the port, e.g. "--http-port", for the error.
         reuse_port: several processes may listen on the same port, and the kernel chooses.
+        is_open: False: nobody is let in before somebody listens.
         local_only: refuse an address that other machines can reach.
 
     Raises ListenFailed.
@@ -51,7 +58,8 @@ def listening(
             # "::" alone means both kinds, as people expect of "all addresses".
             out.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != "::"))
         out.bind(place)
-        out.listen(BACKLOG)
+        if is_open:
+            out.listen(BACKLOG)
     except OSError as fault:
         out.close()
         raise ListenFailed(_bind_fault(address, port, what, fault)) from fault

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from naiad.client.aio import AsyncClient
 from naiad.config.listening import ListenFailed, listening
+from naiad.config.shared_port import GRACE_SECONDS, let_nobody_in
 from naiad.gateway.access import Access
 from naiad.gateway.http_app import HttpApp
 from naiad.gateway.http_server import HttpServer
@@ -56,6 +57,8 @@ class Ports(NamedTuple):
     http: list[socket.socket]
     grpc: list[socket.socket]
     management: list[socket.socket]
+    own: list[socket.socket]
+    """Those of them that are this process's alone."""
 
 
 class Skin(NamedTuple):
@@ -135,7 +138,11 @@ async def serve(options: argparse.Namespace, ports: Ports, how: Skins) -> ExitCo
     gc.collect()
     gc.freeze()  # what is there now stays: no collection need look at it again
     await asked.wait()
-    times = (options.grace_seconds, options.drain_seconds)
+    let_nobody_in(ports.own)
+    grace_seconds = options.grace_seconds
+    if options.reuse_port:
+        grace_seconds = max(grace_seconds, GRACE_SECONDS)
+    times = (grace_seconds, options.drain_seconds)
     draining = asyncio.ensure_future(end(phase, listeners, *times))
     interrupted = asyncio.ensure_future(again.wait())
     await asyncio.wait((draining, interrupted), return_when=asyncio.FIRST_COMPLETED)
@@ -201,7 +208,9 @@ def opened(options: argparse.Namespace) -> Ports:
     if not management and place is not None:
         what = "--management-port"
         management.append(listening(*place, what=what, reuse_port=shared, local_only=True))
-    return Ports(http, grpc, management)
+    inherited = {*(options.http_fd or ()), *(options.grpc_fd or ()), *(options.management_fd or ())}
+    own = [one for one in (*http, *grpc, *management) if one.fileno() not in inherited]
+    return Ports(http, grpc, management, own)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -64,6 +64,7 @@ class House(Protocol):
     phase: Phase
     connections: set[GrpcConnection]
     limits: Limits
+    is_leaving: bool
 
     def method(self, path: bytes) -> Method | None: ...
 
@@ -104,6 +105,8 @@ class GrpcConnection(asyncio.Protocol):
             return
         self._house.connections.add(self)
         self._flush()
+        if self._house.is_leaving:
+            self.go_elsewhere()
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -185,6 +188,11 @@ class GrpcConnection(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def go_elsewhere(self) -> None:
+        """New calls go to another connection; those that are on their way are taken."""
+        self.http2.announce()
+        self._flush()
 
     def leave(self) -> None:
         """Take no further calls; close when there is none."""

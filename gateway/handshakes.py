@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from naiad.config.listening import BACKLOG
 from naiad.gateway.limits import Limits
 
 LOG: Final = logging.getLogger("naiad.gateway")
@@ -43,6 +44,7 @@ class Handshakes:
 
     def start(self) -> None:
         self._listening.setblocking(False)
+        self._listening.listen(BACKLOG)
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:

@@ -267,6 +267,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             return True
         return self._current is not None or bool(self._backlog)
 
+    def go_elsewhere(self) -> None:
+        """Said with the next answer: between two of them HTTP has no words."""
+
     def leave(self) -> None:
         """The server ends: close unless something is under way, refuse what is still received."""
         if self._transport is None or self._is_deaf:

@@ -2,6 +2,7 @@
 
 The order of an end (`end`), after SIGTERM:
  1. Not ready: probes and load balancers are told. Everything is served through the grace period.
+    A port that is shared with other processes is left to them, and clients are sent there.
  2. Nothing new is accepted or begun; clients are told to come no more; what runs is finished.
  3. When nothing is under way any more, or the time is up, connections are closed, and cut off when
     their clients do not take the last of what was written to them.
@@ -17,6 +18,7 @@ from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from naiad.config.listening import BACKLOG
+from naiad.config.shared_port import LEAVE_SECONDS, is_shared
 from naiad.gateway.handshakes import Handshakes
 from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
@@ -34,6 +36,9 @@ class ServerConnection(Protocol):
 
     def check_time(self, now: float) -> None:
         """End the connection if its client is too slow; called every CHECK_SECONDS."""
+
+    def go_elsewhere(self) -> None:
+        """Tell the client to make its next connection, if it can be told between requests."""
 
     def leave(self) -> None:
         """Take no further requests; close once there is none. Called again and again."""
@@ -64,6 +69,8 @@ class Listener(Generic[C]):
         self.phase = phase
         self.limits = limits
         self.connections: set[C] = set()
+        self.is_leaving = False
+        """A port that others share: clients are to connect again, and will find them."""
         self._sockets = sockets
         self._tls = tls
         self._servers: list[asyncio.Server | Handshakes] = []
@@ -97,6 +104,22 @@ class Listener(Generic[C]):
         for connection in tuple(self.connections):
             connection.check_time(now)
         self._check = loop.call_later(CHECK_SECONDS, self._check_time, loop)
+
+    def leave_port(self) -> bool:
+        """Send clients elsewhere, if the port is shared with others; whether it is.
+
+        That nobody new is let in is for the owner of the sockets to do: siblings may go on.
+        """
+        self.is_leaving = any(is_shared(one) for one in self._sockets)
+        if self.is_leaving:
+            for connection in tuple(self.connections):
+                connection.go_elsewhere()
+        return self.is_leaving
+
+    def close_shared(self) -> None:
+        """Accept nothing more where others do."""
+        if self.is_leaving:
+            self._stop_accepting()
 
     async def drain(self, drain_seconds: float) -> bool:
         """Finish what runs, take nothing new; False when something still ran at the end of time."""
@@ -139,6 +162,12 @@ async def end(
 ) -> bool:
     """End gently, all together; False when something still ran when the time was up."""
     phase.leave()
+    are_shared = [one.leave_port() for one in listeners]
+    if any(are_shared):
+        await asyncio.sleep(LEAVE_SECONDS)
+        for one in listeners:
+            one.close_shared()
+        grace_seconds = max(0.0, grace_seconds - LEAVE_SECONDS)
     await asyncio.sleep(grace_seconds)
     phase.close()
     results = await asyncio.gather(*(one.drain(drain_seconds) for one in listeners))

@@ -10,6 +10,7 @@ HEAD_BYTES: Final = 9
 FRAME_BYTES_MAX: Final = 16_384
 """Of a frame's content, as every peer takes it."""
 WINDOW_MAX: Final = 2**31 - 1
+STREAM_MAX: Final = 2**31 - 1
 WINDOW_AT_FIRST: Final = 65_535
 
 DATA: Final = 0

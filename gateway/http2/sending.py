@@ -118,6 +118,11 @@ class Sending:
         if self._forget(stream):
             self.out.append(f.reset(stream, why))
 
+    def announce(self) -> None:
+        """Ask for no further streams; those that the client begins before it knows are taken."""
+        if not self._is_leaving:
+            self.out.append(f.goaway(f.STREAM_MAX, Why.NO_ERROR))
+
     def leave(self) -> None:
         """No further streams; those that are open go on."""
         if not self._is_leaving:

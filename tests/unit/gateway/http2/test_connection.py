@@ -478,3 +478,17 @@ def test_calls_count_as_more_than_other_frames() -> None:
 
     assert 0 < len(begun_ones) <= c.FRAMES_PER_TURN_MAX // c.BLOCK_FRAMES
     assert one.connection.has_more
+
+
+def test_streams_that_are_on_their_way_at_a_goodbye_that_was_announced_are_taken() -> None:
+    one = begun()
+
+    one.connection.announce()
+    assert [(frame[0], frame[3][:4]) for frame in one.sent()] == [
+        (f.GOAWAY, f.STREAM_MAX.to_bytes(4, "big"))
+    ]
+    assert one.receive(WHOLE) == [("begun", 1, b"/x", True)]
+    one.connection.leave()
+    assert [(frame[0], frame[3][:4]) for frame in one.sent()] == [
+        (f.GOAWAY, (1).to_bytes(4, "big"))
+    ]
