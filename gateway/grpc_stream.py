@@ -20,12 +20,24 @@ from naiad.gateway.grpc_service import Caller, call_of, unexpected
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane, draining
 from naiad.gateway.proto.inference_pb2 import ModelInferRequest
-from naiad.protocol.errors import NaiadError
+from naiad.protocol.errors import Code, NaiadError
 
 REQUESTS_MAX: Final = 256
 """Unanswered requests of one stream; beyond, no more are read and the client is held up."""
 UNWRITTEN_BYTES_MAX: Final = 64 * 1024 * 1024
 """Answers that a client has not taken; beyond, no more of its requests are read."""
+
+_LATE: Final = frozenset(
+    {
+        Code.TIMEOUT,
+        Code.CANCELLED,
+        Code.MODEL_ERROR,
+        Code.MODEL_OUTPUT_INVALID,
+        Code.WORKER_DIED,
+        Code.POISON_REQUEST,
+    }
+)
+"""Why a request fails that was taken: the item that says so is its final one, and marked so."""
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -118,7 +130,9 @@ class Stream:
     def _failed(self, fault: NaiadError, data: bytes, call: InferCall | None) -> bytes:
         if self._wants_status:
             raise fault
-        return encoded_fault(told(fault), call.id if call is not None else _id_of(data))
+        if call is None:
+            return encoded_fault(told(fault), _id_of(data))
+        return encoded_fault(told(fault), call.id, call.model if fault.code in _LATE else "")
 
 
 def _id_of(data: bytes) -> str:

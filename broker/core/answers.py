@@ -230,7 +230,8 @@ class Answers:
 def _error_answer(job: Job, fault: NaiadError) -> InferAnswer:
     label = job.request.label
     code, message, retryable = fault.wire()
-    if label:
+    # A model's own text stays as it is, as in Triton: its clients may read it.
+    if label and fault.code != Code.MODEL_ERROR:
         message = f"[request id: {label}] {message}"
     return InferAnswer(job.request.id, (code, message, retryable), job.model.version, ())
 

@@ -35,12 +35,18 @@ def encoded_part(answer: InferAnswer, *, is_final: bool) -> bytes:
     return delimited(_RESPONSE_TAG, _response(answer, marked))
 
 
-def encoded_fault(message: str, ident: str) -> bytes:
-    """A stream's item that says why the request of this id failed; the stream goes on."""
-    response = ModelInferResponse(id=ident).SerializeToString()
+def encoded_fault(message: str, ident: str, model: str = "") -> bytes:
+    """A stream's item that says why the request of this id failed; the stream goes on.
+
+    `model`: which one was given the request before it failed; that was its final answer then.
+    """
+    response = ModelInferResponse(id=ident)
+    if model:
+        response.model_name = model
+        set_parameters(response.parameters, {FINAL: True})
     # An empty text would read as success.
     text = (message or "unknown error").encode(errors="replace")
-    return delimited(_ERROR_TAG, text) + delimited(_RESPONSE_TAG, response)
+    return delimited(_ERROR_TAG, text) + delimited(_RESPONSE_TAG, response.SerializeToString())
 
 
 def _response(answer: InferAnswer, parameters: Parameters) -> bytes:

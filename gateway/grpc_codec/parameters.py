@@ -46,8 +46,9 @@ def request_parameters(given: Mapping[str, Any]) -> RequestParameters:
             known[name] = _value(name, value, _KNOWN[name])
         elif name.startswith(RESERVED_PREFIX):
             raise RequestError(
-                f"parameter keys starting with '{RESERVED_PREFIX}' are reserved for Triton usage"
-                f" and should not be specified, except '{EMPTY_FINAL}': '{name:.80}'"
+                f"parameter keys starting with '{RESERVED_PREFIX}' are reserved for Triton usage."
+                f" Only the following keys starting with '{RESERVED_PREFIX}' are allowed:"
+                f" {EMPTY_FINAL}; got '{name:.80}'"
             )
         else:
             others[name] = _value(name, value, ())

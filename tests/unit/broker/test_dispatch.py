@@ -149,10 +149,10 @@ def test_many_answers_make_several_messages_each_within_the_limits() -> None:
 
 
 def test_only_the_guilty_request_of_a_batch_fails() -> None:
-    """The worker says which."""
+    """The worker says which; the model's own text stays as it is."""
     bench = Bench()
     (slot,) = bench.served(config(**batching(8)))
-    bench.ask(1, 2, 3, rows=1)
+    bench.ask(1, 2, 3, rows=1, label="mine")
     (batch,) = bench.batches[slot]
     good = m.Tensor("Y", "UINT8", (1, 4), int(m.Place.INLINE), 0, 0, 4)
     bad = m.BatchResult((str(Code.MODEL_ERROR), "model.py:3: no", False), ())

@@ -74,7 +74,14 @@ def test_a_fault_in_a_stream(text: str) -> None:
     item = service_pb2.ModelStreamInferResponse.FromString(encoded_fault(text, "r"))
 
     assert item.error_message == (text or "unknown error")
-    assert item.infer_response.id == "r"
+    assert item.infer_response == service_pb2.ModelInferResponse(id="r")
+
+
+def test_a_fault_of_a_request_that_was_taken_is_its_final_answer() -> None:
+    item = service_pb2.ModelStreamInferResponse.FromString(encoded_fault("no", "r", "m"))
+
+    assert (item.infer_response.id, item.infer_response.model_name) == ("r", "m")
+    assert item.infer_response.parameters["triton_final_response"].bool_param is True
 
 
 def test_every_code_has_a_status_and_load_is_not_absence() -> None:
