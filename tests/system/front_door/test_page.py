@@ -192,3 +192,17 @@ def test_while_the_server_does_not_answer_it_says_so_and_comes_back(
             os.kill(broker, signal.SIGCONT)
         wait_until(lambda: page.evaluate(STATE) == "ready", "it is back")
         page.close()
+
+
+def test_a_server_that_keeps_its_state_to_itself_is_shown_as_such(
+    browser: Browser, tmp_path: Path
+) -> None:
+    add_echo(tmp_path, "echo", "FP32 -1")
+    arguments = ["--http-port", "0", "--spares", "0"]
+    arguments += ["--http-restricted-api", "statistics:key=secret"]
+    with serve(tmp_path, arguments=arguments) as own:
+        page = browser.open(f"{own.http_url}/")
+        wait_until(lambda: page.evaluate(STATE) == "restricted", "it says so")
+        assert "secret" in page.evaluate("document.getElementById('none').textContent")
+        assert not page.evaluate("document.querySelector('.tiles').checkVisibility()")
+        page.close()

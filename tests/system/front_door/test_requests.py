@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import string
 import struct
 from pathlib import Path
@@ -178,6 +179,15 @@ def test_bytes_that_are_not_the_tensors_are_refused_with_both_sizes(door: Door, 
         door.infer("add_sub", [PAIR[0], Given("INPUT1", "FP32", [16], bytes(size))])
     assert caught.value.code == "INVALID_ARGUMENT"
     assert {"64", str(size)} <= set(caught.value.text.replace(",", " ").split()) | {""}
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_sent(http: HttpDoor) -> None:
+    with socket.create_connection(http.address, timeout=20) as one:
+        one.sendall(f"POST {INFER} HTTP/1.1\r\nContent-Length: {2**40}\r\n\r\n".encode())
+        said = one.recv(65_536).decode()
+    assert said.startswith("HTTP/1.1 413 ")
+    assert str(512 * 2**20) in said
+    still_answers(http)
 
 
 def test_bytes_behind_the_last_tensor_are_refused(http: HttpDoor) -> None:
