@@ -1,6 +1,6 @@
 """What the broker's decisions cost: the scheduler alone, with scripted clients and slots.
 
-    PYTHONPATH=src python -m benchmarks.core [--requests 20000] [--rounds 5] [--profile]
+    PYTHONPATH=src python -m benchmarks.core [--rounds 5] [--users 100] [--profile]
 
 One request's cost is all the time spent in `Scheduler.handle` for it: full admission (validation,
 budgets, a deadline, its place in the queue), its share of a batch, its result and its answer. No
@@ -44,6 +44,8 @@ class Case(NamedTuple):
     clients: int
     models: int
     rows: int
+    users: int = 0
+    """Of whom each request is one's, with both keys; 0: nobody's."""
 
 
 class Script:
@@ -56,7 +58,9 @@ class Script:
         """(nanoseconds, requests) of each step."""
         self.scheduler = Scheduler(
             incarnation=1, server="benchmark", software="0", first_number=1, explicit=True,
-            limits=Limits(session_requests_max=100_000, spares=0),
+            limits=Limits(
+                session_requests_max=100_000, user_requests_max=0, user_bytes_max=2**40, spares=0
+            ),
         )  # fmt: skip
         self._sent: deque[tuple[int, m.Batch]] = deque()
         self._next = 0
@@ -120,7 +124,11 @@ class Script:
         shape = (ITEM_BYTES // 4,) if case.rows == 1 else (1, ITEM_BYTES // 4)
         tensor = m.Tensor("X", "FP32", shape, 0, 0, place * ITEM_BYTES, ITEM_BYTES)
         model = self.names[number // case.rows % case.models]
-        return m.InferRequest(number, 1, model, -1, "", (tensor,), (), timeout_us=3_600_000_000)
+        user = f"user {number % case.users}" if case.users else ""
+        return m.InferRequest(
+            number, 1, model, -1, "", (tensor,), (), timeout_us=3_600_000_000,
+            accounting_key=user, fairness_key=user,
+        )  # fmt: skip
 
     def step(self) -> None:
         """The worker that waited longest answers; as many new requests come as it answered."""
@@ -182,7 +190,7 @@ def measure(case: Case, requests: int, rounds: int) -> float:
     return statistics.median(found)
 
 
-def table(requests: int, rounds: int) -> bool:
+def table(requests: int, rounds: int, users: int) -> bool:
     """Print the table; whether every line reaches the bar."""
     print("| batches of | clients | models | 1 queued | 1,000 queued | 10,000 queued | ratio |")
     print("|---|---|---|---|---|---|---|")
@@ -192,7 +200,7 @@ def table(requests: int, rounds: int) -> bool:
         base_us = 0.0
         for clients, models in ((1, 1), (200, 1), (1, 200), (200, 200)):
             found = [
-                measure(Case(queued, clients, models, rows), requests, rounds)
+                measure(Case(queued, clients, models, rows, users), requests, rounds)
                 for queued in (1, 1_000, 10_000)
             ]
             base_us = base_us or found[0]
@@ -222,12 +230,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The cost of the broker's decisions.")
     parser.add_argument("--requests", type=int, default=20_000, help="per figure and round")
     parser.add_argument("--rounds", type=int, default=5, help="the median of these counts")
+    parser.add_argument("--users", type=int, default=0, help="that take turns; 0: none")
     parser.add_argument("--profile", action="store_true", help="show where the time goes instead")
     arguments = parser.parse_args()
     if arguments.profile:
         profile(arguments.requests)
         return 0
-    return 0 if table(arguments.requests, arguments.rounds) else 1
+    return 0 if table(arguments.requests, arguments.rounds, arguments.users) else 1
 
 
 if __name__ == "__main__":

@@ -78,9 +78,11 @@ class Share:
 class Lane:
     """Jobs of one level that may share a batch; `rows` is the sum of theirs."""
 
-    __slots__ = ("by_age", "by_turn", "flows", "key", "rows")
+    __slots__ = ("_left_out", "by_age", "by_turn", "flows", "key", "rows")
 
     def __init__(self, key: object) -> None:
+        self._left_out: Iterable[Flow] = ()
+        """Of `by_turn`, since they were last looked at: noted again when their turns have moved."""
         self.key = key
         self.rows = 0
         self.flows: dict[str, Flow] = {}
@@ -120,6 +122,10 @@ class Lane:
     def _by_turns(self, rows: int) -> list[Job]:
         if self.by_turn is None:
             self.by_turn = Lowest(_turn, self.flows.values())
+        else:
+            for left_out in self._left_out:
+                if left_out.jobs:
+                    self.by_turn.note(left_out, self.flows.values())
         turns = self.by_turn
         found: list[Job] = []
         misfits: list[Job] = []
@@ -148,8 +154,7 @@ class Lane:
             found.append(job)
             count += 1
             heapq.heappush(again, (count, jobs))
-        for flow in had_turn:
-            turns.note(flow, self.flows.values())
+        self._left_out = had_turn
         return found + misfits[:1]
 
 
