@@ -44,7 +44,7 @@ soak:
 bench:
 	@scripts/setup dev
 	@.venv/bin/python scripts/setup_models.py
-	@.venv/bin/python -m benchmarks.all --out build/benchmarks --only core,cpu,delays,late,sizes $(ARGS)
+	@.venv/bin/python -m benchmarks.all --out build/benchmarks --only core,cpu,delays,scrapes,late,sizes $(ARGS)
 
 # Beside a real Triton, or against it: docs/compatibility.md.
 conformance:

@@ -104,6 +104,7 @@ def _steps(options: argparse.Namespace, out: Path, further: list[str]) -> list[S
         step("cpu", "benchmarks.cpu", *seconds),
         *[step(name, "benchmarks.versus", name, *seconds, *further) for name in VERSUS],
         step("delays", "benchmarks.delays"),
+        step("scrapes", "benchmarks.scrapes"),
         step("late", "benchmarks.batching", "late", *seconds),
         step("sizes", "benchmarks.batching", "sizes", *seconds),
     ]
