@@ -17,6 +17,9 @@ from naiad.gateway.calls import InferAnswer, InferCall
 ToJson = Callable[[str, str, tuple[int, ...], memoryview], bytes]
 """(output's name, datatype, shape, bytes) to a flat JSON array; see naiad.gateway.json_tensors."""
 
+APART_BYTES_MIN: Final = 64 * 1024
+"""Of an array as JSON, from which on copying it once more costs too much."""
+
 JSON_TYPE: Final = "application/json"
 BINARY_TYPE: Final = "application/octet-stream"
 
@@ -36,6 +39,8 @@ def answer_body(call: InferCall, answer: InferAnswer, to_json: ToJson) -> Body:
     wishes = {one.name: one.is_binary for one in call.outputs}
     binary: list[Buffer] = []
     texts: list[str] = []
+    large: dict[int, bytes] = {}
+    """Arrays that follow a text, and are not copied into it."""
     for name, datatype, shape, data in answer.outputs:
         head = (
             f'{{"name":{encode_basestring(name)},"datatype":"{datatype}",'
@@ -48,17 +53,36 @@ def answer_body(call: InferCall, answer: InferAnswer, to_json: ToJson) -> Body:
             if len(data):
                 binary.append(data)
         else:
-            array = to_json(name, datatype, shape, data).decode()
-            texts.append(f'{head},"data":{array}}}')
+            array = to_json(name, datatype, shape, data)
+            if len(array) < APART_BYTES_MIN:
+                texts.append(f'{head},"data":{array.decode()}}}')
+            else:
+                large[len(texts)] = array
+                texts.append(f'{head},"data":')
     label = f'"id":{encode_basestring(answer.id)},' if answer.id else ""
     parameters = ""
     if answer.parameters:
         written = dumps(answer.parameters, ensure_ascii=False, separators=(",", ":"))
         parameters = f'"parameters":{written},'
-    text = (
+    begin = (
         f'{{{label}"model_name":{encode_basestring(answer.model)},"model_version":"{answer.version}",'
-        f'{parameters}"outputs":[{",".join(texts)}]}}'
-    ).encode("utf-8", "backslashreplace")
+        f'{parameters}"outputs":['
+    )
+    if large:
+        json = _interleaved(begin, texts, large)
+    else:
+        json = [f"{begin}{','.join(texts)}]}}".encode("utf-8", "backslashreplace")]
     if not binary:
-        return Body([text], None)
-    return Body([text, *binary], len(text))
+        return Body(json, None)
+    return Body([*json, *binary], sum(map(len, json)))
+
+
+def _interleaved(begin: str, texts: list[str], large: dict[int, bytes]) -> list[Buffer]:
+    """The JSON in parts, large arrays as they are."""
+    parts: list[Buffer] = []
+    for index, text in enumerate(texts):
+        begin += f",{text}" if index else text
+        if index in large:
+            parts += (begin.encode("utf-8", "backslashreplace"), large[index])
+            begin = "}"
+    return [*parts, f"{begin}]}}".encode("utf-8", "backslashreplace")]

@@ -183,6 +183,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             else:
                 transport.pause_reading()
 
+    def goes_on(self, work: Work) -> None:
+        """The current request's answer takes more work, which can be cancelled like the first."""
+        self._work = work
+
     def reply(self, response: Response) -> None:
         """The answer to the current request."""
         request = self._current

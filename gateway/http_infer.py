@@ -22,7 +22,7 @@ from naiad.gateway.compression import (
     deflated,
     inflated,
 )
-from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE, Body, answer_body
+from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE, Body, ToJson, answer_body
 from naiad.gateway.http_connection import HttpConnection, Work
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response, error_response
 from naiad.gateway.http_quick import QuickCall
@@ -44,6 +44,7 @@ from naiad.gateway.http_template import (
     template_of,
 )
 from naiad.gateway.json_tensors import from_json, to_json
+from naiad.gateway.large_json import TENSOR_BYTES_MIN, TEXT_BYTES_MIN, LargeJson
 from naiad.gateway.pending import Outcome, prepared
 from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.users import NOBODY, User, UserHeaders
@@ -55,6 +56,7 @@ ARENA_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of a body that is received in shared memory; larger ones are copied there when they are whole."""
 ALIGNMENT: Final = 64
 """Of the first tensor behind the JSON."""
+DIGITS_MAX: Final = 10
 IN_THREAD_BYTES_MIN: Final = 64 * 1024
 """Bodies from here on are (de)compressed in a thread, where zlib lets others run."""
 
@@ -90,6 +92,7 @@ class Inference:
         self._allows_regions = allows_regions
         self._forward = re.compile(forward, re.IGNORECASE) if forward else None
         self._templates: dict[tuple[bytes, bytes], Template] = {}
+        self._large = LargeJson()
 
     def plan(self, route: Route, head: Head) -> InferPlan:
         """What follows from the head of a request. Raises RequestError for no user's name."""
@@ -107,11 +110,11 @@ class Inference:
     ) -> Work | None:
         """Start it; the answer goes to the connection."""
         route, _, is_slow, json_bytes, user = plan
-        if is_slow:
-            work = self._slowly(plan, request, connection.is_local)
-            return asyncio.get_running_loop().create_task(replied(connection, work))
         body = request.body
         size = len(body)
+        if is_slow or (size >= TEXT_BYTES_MIN and _json_bytes(request, size) >= TEXT_BYTES_MIN):
+            work = self._slowly(plan, request, connection.is_local)
+            return asyncio.get_running_loop().create_task(replied(connection, work))
         try:
             if 0 < json_bytes <= size <= TEMPLATE_BYTES_MAX and type(body) is bytes:
                 label, text = split_label(body[:json_bytes])
@@ -145,7 +148,11 @@ class Inference:
         return BodyPlace(region, offset, region.view[offset : offset + head.length])
 
     def _done(self, connection: HttpConnection, call: InferCall, outcome: Outcome) -> None:
-        connection.reply(response_of(call, outcome))
+        if isinstance(outcome, InferAnswer) and large_outputs(call, outcome):
+            work = self._response(call, outcome)
+            connection.goes_on(asyncio.get_running_loop().create_task(replied(connection, work)))
+        else:
+            connection.reply(response_of(call, outcome))
 
     def _call(self, route: Route, request: HttpRequest, body: Buffer, is_local: bool) -> InferCall:
         limit_bytes = self._plane.limits.input_bytes_max
@@ -155,6 +162,9 @@ class Inference:
             route.model, route.version, body, length, from_json, limit_bytes,
             place and (place.arena, place.offset),
         )  # fmt: skip
+        return self._completed(call, request, is_local)
+
+    def _completed(self, call: InferCall, request: HttpRequest, is_local: bool) -> InferCall:
         if self._forward is not None:
             call = self._with_headers(call, request)
         if not self._allows_regions(is_local) and uses_regions(call):
@@ -187,9 +197,16 @@ class Inference:
             config = await self._plane.client.config(route.model, route.version)
             call = raw_call(route.model, route.version, body, config)
         else:
-            call = self._call(route, request, body, is_local)
+            length = json_length(request.head.header(_LENGTH), len(body), limit_bytes)
+            if length < TEXT_BYTES_MIN:
+                call = self._call(route, request, body, is_local)
+            else:
+                call = await self._large.call(
+                    route.model, route.version, bytes(body), length, limit_bytes
+                )
+                call = self._completed(call, request, is_local)
         call = call._replace(user=plan.user)
-        response = response_of(call, await self._plane.infer(call))
+        response = await self._response(call, await self._plane.infer(call))
         size = sum(len(part) for part in response.parts)
         if not coding or response.status != 200 or size < COMPRESSED_BYTES_MIN:
             return response
@@ -208,13 +225,52 @@ class Inference:
                 parameters[text] = request.head.header(name) or ""
         return call._replace(parameters=parameters)
 
+    async def _response(self, call: InferCall, answer: InferAnswer) -> Response:
+        """The response with every large array written apart."""
+        texts = {
+            name: await self._large.text(name, datatype, shape, bytes(data))
+            for name, datatype, shape, data in large_outputs(call, answer)
+        }
 
-def response_of(call: InferCall, outcome: InferAnswer | NaiadError) -> Response:
+        def written(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> bytes:
+            return texts.get(name) or to_json(name, datatype, shape, data)
+
+        return response_of(call, answer, written)
+
+    def close(self) -> None:
+        """End what was started beside this process."""
+        self._large.close()
+
+
+def large_outputs(
+    call: InferCall, answer: InferAnswer
+) -> list[tuple[str, str, tuple[int, ...], memoryview]]:
+    """Outputs whose arrays take long to write as JSON."""
+    wishes = {one.name: one.is_binary for one in call.outputs}
+    return [
+        (name, datatype, shape, data)
+        for name, datatype, shape, data in answer.outputs
+        if data is not None
+        and len(data) >= TENSOR_BYTES_MIN
+        and not wishes.get(name, call.is_binary_by_default)
+    ]
+
+
+def _json_bytes(request: HttpRequest, size: int) -> int:
+    """How much of a body is JSON, as far as its header can be read."""
+    length = request.head.headers.get(_LENGTH)
+    is_said = length is not None and length.isdigit() and len(length) <= DIGITS_MAX
+    return int(length or size) if is_said else size
+
+
+def response_of(
+    call: InferCall, outcome: InferAnswer | NaiadError, written: ToJson = to_json
+) -> Response:
     """The response for a call's outcome; never raises."""
     if isinstance(outcome, NaiadError):
         return error_response(from_fault(outcome))
     try:
-        body: Body = answer_body(call, outcome, to_json)
+        body: Body = answer_body(call, outcome, written)
     except NaiadError as fault:
         return error_response(from_fault(fault))
     return Response(200, body.parts, body.json_length)

@@ -32,6 +32,27 @@ def answer(*outputs: AnswerOutput, **more: Any) -> InferAnswer:
     return InferAnswer("m", 3, more.pop("id", ""), outputs, **more)
 
 
+def test_large_arrays_are_parts_of_their_own() -> None:
+    many = np.arange(30_000, dtype=np.float32)
+    outputs = (
+        AnswerOutput("A", "FP32", (30_000,), memoryview(many.tobytes())),
+        AnswerOutput("B", "FP32", (2,), FLOATS),
+        AnswerOutput("C", "FP32", (30_000,), memoryview(many.tobytes())),
+        AnswerOutput("D", "FP32", (2,), FLOATS),
+    )
+    wishes = (CallOutput("D", is_binary=True),)
+    for asked, behind in ((call(), b""), (call(*wishes), bytes(FLOATS))):
+        body = answer_body(asked, answer(*outputs, id="x"), to_json)
+        whole = b"".join(body.parts)
+        assert body.json_length == (len(whole) - len(behind) if behind else None)
+        assert whole.endswith(behind)
+        found = json.loads(whole[: body.json_length])
+        assert [one["name"] for one in found["outputs"]] == ["A", "B", "C", "D"]
+        assert found["outputs"][0]["data"] == found["outputs"][2]["data"] == many.tolist()
+        assert found["outputs"][1]["data"] == [1.5, 2.0]
+        assert len(body.parts) == 5 + bool(behind)
+
+
 def test_json_is_the_default_and_flat() -> None:
     body = answer_body(call(), answer(AnswerOutput("O", "FP32", (1, 2), FLOATS)), to_json)
     assert body.json_length is None
