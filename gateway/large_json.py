@@ -11,9 +11,7 @@ import asyncio
 import ctypes
 import signal
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import active_children, get_context
+from concurrent.futures import BrokenExecutor, Executor
 from typing import Any, Final, TypeVar
 
 from naiad.gateway.calls import InferCall
@@ -38,7 +36,8 @@ class LargeJson:
     """`call`, `text`; `close` at the end."""
 
     def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: Executor | None = None
+        self._was_used = False
         self._count = 0
         self._idle: asyncio.TimerHandle | None = None
 
@@ -64,9 +63,10 @@ class LargeJson:
         self._count += 1
         try:
             if self._pool is None:
-                self._pool = ProcessPoolExecutor(1, get_context("spawn"), _begin)
+                self._pool = _new_pool()
+                self._was_used = True
             found = await loop.run_in_executor(self._pool, work, *given)
-        except BrokenProcessPool as fault:
+        except BrokenExecutor as fault:
             self._pool = None
             raise Unavailable(
                 "the process that reads and writes large JSON died; use binary data",
@@ -90,8 +90,19 @@ class LargeJson:
         if self._idle is not None:
             self._idle.cancel()
         self._end_process()
-        for child in active_children():
-            child.kill()
+        if self._was_used:
+            from multiprocessing import active_children
+
+            for child in active_children():
+                child.kill()
+
+
+def _new_pool() -> Executor:
+    # Only here: most gateways never need these modules, and each start would take longer.
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    return ProcessPoolExecutor(1, get_context("spawn"), _begin)
 
 
 class _Failed:
