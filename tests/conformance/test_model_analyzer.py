@@ -36,7 +36,7 @@ SEARCH: Final[dict[str, Any]] = {
     "perf_analyzer_flags": {"measurement-interval": 300, "stability-percentage": 999},
 }
 
-Analyze = Callable[..., str]
+Analyze = Callable[..., None]
 
 
 @pytest.fixture
