@@ -285,12 +285,8 @@ class GrpcConnection(asyncio.Protocol):
     def is_over(self, call: Call) -> None:
         self.calls.pop(call.stream, None)
         if not self.phase.is_open and not self.calls:
-            self._loop.call_soon(self._close_if_idle)
-
-    def _close_if_idle(self) -> None:
-        self._flush()
-        if not self.calls:
-            self.close()
+            # Told before it is closed, a client makes its next call elsewhere instead of losing it.
+            self._loop.call_soon(self.leave)
 
     @property
     def working(self) -> list[WorkingCall]:

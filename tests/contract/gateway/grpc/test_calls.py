@@ -325,11 +325,18 @@ def test_during_the_grace_period_all_is_served_but_nothing_is_ready(server: Serv
 
         assert client.is_server_live()
         assert not client.is_server_ready()
+        assert not client.is_model_ready("echo_fp32")
         assert client.infer("echo_fp32", floats(1)).as_numpy("OUTPUT0").tolist() == [1]
 
         listener.phase.close()
 
-        for ask in (client.is_server_ready, lambda: client.infer("echo_fp32", floats(1))):
+        for ask in (
+            client.is_server_ready,
+            client.get_server_metadata,
+            client.get_model_repository_index,
+            lambda: client.infer("echo_fp32", floats(1)),
+            lambda: client.infer("nobody_knows", floats(1)),
+        ):
             with pytest.raises(InferenceServerException, match="Server exiting") as caught:
                 ask()
             assert caught.value.status() == "StatusCode.UNAVAILABLE"
