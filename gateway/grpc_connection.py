@@ -85,6 +85,8 @@ class GrpcConnection(asyncio.Protocol):
         self._is_local = False
         self._is_tls = False
         self._is_flush_due = False
+        self._unread_bytes = 0
+        """Of answers, in the budget."""
         self._is_receiving = False
         self._is_interrupted = False
         """In reading, with frames left to look at."""
@@ -151,6 +153,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_lost(self, fault: Exception | None) -> None:
         self._transport = None
+        self._count_unread()
         self._house.connections.discard(self)
         self._cancel_some()
 
@@ -169,6 +172,18 @@ class GrpcConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        self._write_out()
+        if self._unread_bytes or self.http2.unsent_bytes or self.http2.is_paused:
+            self._count_unread()
+
+    def _count_unread(self) -> None:
+        """In the budget: who asks for much and reads nothing must not use up the memory."""
+        size = 0
+        if self._transport is not None:
+            size = self.http2.unsent_bytes + self._transport.get_write_buffer_size()
+        self._unread_bytes = self.plane.budget.unread(self._unread_bytes, size)
+
+    def _write_out(self) -> None:
         self._is_flush_due = False
         transport = self._transport
         while out := self.http2.take_out():

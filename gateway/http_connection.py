@@ -76,6 +76,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._current: HttpRequest | None = None
         self._held_bytes = 0
         """Of the current request, in the budget."""
+        self._unread_bytes = 0
+        """Of answers, likewise."""
         self._work: Work | None = None
         self._refusal: HttpError | None = None
         """To be said when everything before it is answered."""
@@ -103,6 +105,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._door.connections.discard(self)
         self._transport = self._writer = None
         self._abandon()
+        self._count_unread()
 
     def eof_received(self) -> bool:
         """Half-closed is closed: a client that has gone cannot be told from one that still reads,
@@ -117,7 +120,14 @@ class HttpConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         if self._writer is not None:
             self._writer.resume()
+        self._count_unread()
         self._advance()
+
+    def _count_unread(self) -> None:
+        """In the budget: who asks for much and reads nothing must not use up the memory."""
+        writer = self._writer
+        size = 0 if writer is None or writer.has_room else writer.unwritten_bytes
+        self._unread_bytes = self._door.budget.unread(self._unread_bytes, size)
 
     def get_buffer(self, hint: int) -> memoryview:
         if self._is_deaf:
@@ -202,6 +212,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             closes = closes or not (self._backlog or self._refusal)
         buffers = wire(response, closes=closes, is_head=request.head.method == "HEAD")
         writer.write(buffers)
+        if self._unread_bytes or not writer.has_room:
+            self._count_unread()
         if closes:
             self._drop_backlog()
             self._is_deaf = True

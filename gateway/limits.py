@@ -15,7 +15,7 @@ class Limits:
     requests_in_flight_max: int = 4096
     """Requests given to the broker and not answered; beyond, 429 or RESOURCE_EXHAUSTED."""
     bytes_in_flight_max: int = 1024 * MIB
-    """Of all request bodies that are received or under way."""
+    """Of all request bodies that are received or under way, and answers that nobody takes."""
     input_bytes_max: int = 64 * MIB
     """Triton's --http-max-input-size: JSON, one JSON tensor, a raw body, a decompressed body."""
     body_bytes_max: int = 512 * MIB

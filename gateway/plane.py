@@ -30,7 +30,8 @@ Json = dict[str, Any]
 
 
 class Budget:
-    """Bytes of request bodies that this process holds, from their arrival to their answer."""
+    """Bytes that this process holds of requests, from their arrival to their answer, and of answers
+    that their clients do not take."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -47,6 +48,12 @@ class Budget:
 
     def give(self, size: int) -> None:
         self.bytes -= size
+
+    def unread(self, before: int, now: int) -> int:
+        """What waits of one client's answers is another amount now, which it returns. That may be
+        beyond the limit: answers are there already. It is requests that are refused then."""
+        self.bytes += now - before
+        return now
 
 
 class Readiness(NamedTuple):

@@ -34,6 +34,8 @@ class Sending:
         self._is_leaving = False
         self._resets = 0
         """By the client, in a row, without any stream that ended with an answer."""
+        self.unsent_bytes = 0
+        """Of all bodies that wait for the client's windows or the socket."""
         self._out_bytes = 0
         """Of bodies in `out`."""
         self._send_window = f.WINDOW_AT_FIRST
@@ -100,6 +102,7 @@ class Sending:
             known.unsent = deque()
         known.unsent.extend(memoryview(part) for part in parts if part)
         known.unsent_bytes += size
+        self.unsent_bytes += size
         self._pump(stream, known)
         return known.unsent_bytes
 
@@ -168,6 +171,7 @@ class Sending:
         self._send_window -= size
         self._out_bytes += size
         stream.unsent_bytes -= size
+        self.unsent_bytes -= size
         while size:
             part = unsent.popleft()
             if len(part) > size:
@@ -188,7 +192,11 @@ class Sending:
         """Whether there was such a stream."""
         self._waiting.pop(number, None)
         self._starved.pop(number, None)
-        return self._streams.pop(number, None) is not None
+        stream = self._streams.pop(number, None)
+        if stream is None:
+            return False
+        self.unsent_bytes -= stream.unsent_bytes
+        return True
 
     # --- what the client takes -------------------------------------------------------------------
 

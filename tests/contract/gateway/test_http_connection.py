@@ -231,6 +231,25 @@ def test_a_large_body_and_a_large_answer(run: Callable[[Scenario], None]) -> Non
     run(scenario)
 
 
+def test_answers_that_nobody_takes_are_in_the_budget(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        size = 32 * 2**20
+        async with opened() as door:
+            for is_read in (True, False):
+                reader, writer = await connected(door, GET % 1)
+                await door.until(lambda: bool(door.jobs))
+                door.jobs.pop().answer(bytes(size))
+                await door.until(lambda: door.budget.bytes > size // 4)
+                if is_read:
+                    assert (await response(reader))[0] == 200
+                else:
+                    writer.transport.abort()
+                await door.until(lambda: door.budget.bytes == 0)
+                writer.close()
+
+    run(scenario)
+
+
 def test_a_client_that_takes_nothing_is_dropped_after_a_while(
     run: Callable[[Scenario], None],
 ) -> None:

@@ -186,3 +186,23 @@ def message(dice: random.Random) -> bytes:
     found.parameters[name].int64_param = dice.choice([0, 1, -1, 2**63 - 1])
     serialised: bytes = found.SerializeToString()
     return serialised
+
+
+def test_answers_that_nobody_takes_are_in_the_budget(listener: Listener) -> None:
+    """And out of it when their client goes."""
+    size = 100_000
+    message = service_pb2.ModelInferRequest(model_name="echo_fp32")
+    message.inputs.add(name="INPUT0", datatype="FP32", shape=[size])
+    message.raw_input_contents.append(bytes(4 * size))
+    data = message.SerializeToString()
+    body = b"\0" + len(data).to_bytes(4, "big") + data
+    frames = [body[start : start + 16_000] for start in range(0, len(body), 16_000)]
+    with connected(listener) as one:
+        one.sendall(f.PREFACE + f.settings({f.INITIAL_WINDOW_SIZE: 0}))
+        one.sendall(f.frame(f.HEADERS, f.END_HEADERS, 1, INFER))
+        for part in frames[:-1]:
+            one.sendall(f.frame(f.DATA, 0, 1, part))
+        one.sendall(f.frame(f.DATA, f.END_STREAM, 1, frames[-1]))
+        wait_until(lambda: not listener.plane.in_flight, "the answer")
+        wait_until(lambda: listener.plane.budget.bytes > 4 * size, "it is counted")
+    wait_until(lambda: listener.plane.budget.bytes == 0, "it is forgotten")

@@ -492,3 +492,19 @@ def test_streams_that_are_on_their_way_at_a_goodbye_that_was_announced_are_taken
     assert [(frame[0], frame[3][:4]) for frame in one.sent()] == [
         (f.GOAWAY, (1).to_bytes(4, "big"))
     ]
+
+
+def test_what_waits_is_counted_until_it_goes_or_its_stream_ends() -> None:
+    one = begun()
+    one.receive(f.settings({f.INITIAL_WINDOW_SIZE: 2}), WHOLE)
+    one.receive(f.frame(f.HEADERS, f.END_HEADERS | f.END_STREAM, 3, HEAD))
+    one.connection.send(1, b"abcdef")
+    one.connection.send(3, b"abc")
+    assert one.connection.unsent_bytes == 5
+
+    one.receive(f.window_update(1, 1))
+    assert one.connection.unsent_bytes == 4
+    one.receive(f.reset(1, Why.CANCEL))
+    assert one.connection.unsent_bytes == 1
+    one.receive(f.window_update(3, 1))
+    assert one.connection.unsent_bytes == 0
