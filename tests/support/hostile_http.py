@@ -79,7 +79,7 @@ def _answer(one: socket.socket, *, is_head: bool) -> tuple[str, bytes, bool]:
         found += piece
     head, _, body = found.partition(b"\r\n\r\n")
     lowered = head.lower()
-    size = int(lowered.partition(b"content-length:")[2].partition(b"\r\n")[0] or b"0")
+    size = int(lowered.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0] or b"0")
     while len(body) < size and not is_head:
         piece = one.recv(65_536)
         if not piece:
