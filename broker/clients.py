@@ -19,7 +19,7 @@ from naiad.broker.log import Log
 from naiad.broker.transport import Received, Transport, peer_of
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
-from naiad.protocol.errors import Code, NaiadError, ProtocolError, RequestError
+from naiad.protocol.errors import Code, InternalError, NaiadError, ProtocolError, RequestError
 from naiad.shm.objects import describe, is_same, verified
 
 KEY_BYTES: Final = 8
@@ -58,6 +58,12 @@ class Clients:
                 self._take(received, events)
             except NaiadError as fault:
                 self._refuse(received.peer, fault, events)
+            except Exception as raised:
+                # Refused for good: it would send the same again to the next broker.
+                what = "reading a client's message"
+                events.append(e.FaultArose(0, 0, what, raised))
+                ours = InternalError(f"{what} failed by a fault of the server itself")
+                self._refuse(received.peer, ours, events)
         return events
 
     def _take(self, received: Received, events: list[e.Event]) -> None:
@@ -204,7 +210,12 @@ class Clients:
         error = None if action.error is None else action.error.wire()
         frames = [encode(m.Reply(action.call, error))]
         if error is None:
-            frames.append(json.dumps(action.result, separators=(",", ":")).encode())
+            try:
+                frames.append(json.dumps(action.result, separators=(",", ":")).encode())
+            except Exception as raised:
+                what = "writing the reply to a call"
+                self._late.append(e.FaultArose(action.session, action.call, what, raised))
+                return
         self._send(action.session, frames)
 
     def forget_session(self, action: e.ForgetSession) -> None:
@@ -251,6 +262,10 @@ class Clients:
                 )
         except NaiadError as raised:
             fault = raised
+        except Exception as raised:
+            what = "the call region_register"
+            self._late.append(e.FaultArose(action.session, action.call, what, raised))
+            return
         self._late.append(
             e.NamedRegionStated(
                 action.session, action.call, action.name, region, fault, action.offset, action.size

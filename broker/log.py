@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import traceback
 from collections import deque
 from typing import Final
 
@@ -15,6 +16,9 @@ from naiad.config.log_levels import INITIAL, NUMBERS, shows
 from naiad.config.log_lines import start
 
 LINES_MAX: Final = 2000
+TRACEBACK_FRAMES_MAX: Final = 12
+TRACEBACK_LINES_MAX: Final = 60
+"""With the tracebacks of what it was raised from; the last are the ones that tell."""
 LINE_BYTES_MAX: Final = 4000
 """Less than PIPE_BUF: a pipe that polls writable takes it without blocking."""
 
@@ -42,6 +46,13 @@ class Log:
             return
         self._lines.append(line.encode("utf-8", "replace")[:LINE_BYTES_MAX] + b"\n")
         self.flush()
+
+    def fault(self, what: str, raised: Exception) -> None:
+        """A fault of ours that ended nothing but `what`: a line, and the traceback's after it."""
+        self.write("error", f"{what} failed by a fault of the broker itself; please report it:")
+        text = "".join(traceback.format_exception(raised, limit=-TRACEBACK_FRAMES_MAX))
+        for line in text.splitlines()[-TRACEBACK_LINES_MAX:]:
+            self.write("error", f"  {line}")
 
     def flush(self) -> None:
         """Write what the reader takes now."""

@@ -89,6 +89,7 @@ class Loop:
             e.StatNamedRegion: clients.stat_named_region,
             e.SaveState: self._save_later,
             e.Log: lambda action: log.write(action.level, action.text),
+            e.TellFault: lambda action: log.fault(action.what, action.fault),
             e.SetLogLevels: self._set_log_levels,
             e.Quit: self._quit,
         }

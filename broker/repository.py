@@ -104,7 +104,12 @@ class RepositoryHelper:
                 )
                 self.refused += self._give_up(fault)
                 return
-            self._start()
+            try:
+                self._start()
+            except OSError as error:  # out of processes, descriptors or memory: it may pass
+                fault = f"the repository helper cannot be started: {error}; try again"
+                self.refused += self._give_up(fault)
+                return
         self._send_next()
 
     def _send_next(self) -> None:

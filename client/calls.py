@@ -7,16 +7,31 @@ asked twice, and the session's regions to a broker that does not know them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, Final
 
 from naiad.client.packing import Request
 from naiad.client.requests import Buffer
 from naiad.protocol import messages as m
 from naiad.protocol.codec import encode
-from naiad.protocol.errors import Code, NaiadError, Unavailable, WireError, error_from_wire
+from naiad.protocol.errors import (
+    Code,
+    NaiadError,
+    RequestError,
+    Unavailable,
+    WireError,
+    error_from_wire,
+)
 
 CALLS_MAX: Final = 1024
 """Unanswered calls of one session."""
+BROKER_DEATHS_MAX: Final = 3
+"""A call or request that was in flight at so many deaths of brokers is not sent to the next one: it
+may be what they die of. Fewer than the supervisor's patience with brokers, which ends the server.
+"""
+BROKER_LATE_NS: Final = 30_000_000_000
+"""A broker that had it so long did not die of it: some calls wait for hours. Longer than what is
+sent again waits, in a restarted broker, for the worker that may have it."""
 _NOT_REPEATED: Final = ("region_register",)
 
 Message = list[Any]
@@ -33,10 +48,27 @@ Ask = Callable[["Calls", Any, int], int]
 """Queues a call: (calls, token, deadline_ns) to the call's id."""
 
 
+class Before(Enum):
+    """What became of the broker to which a session was connected before."""
+
+    LIVES = 0
+    DIED = 1
+    DIED_LATE = 2
+    """After more than BROKER_LATE_NS with this session."""
+
+    def deaths(self, earlier: int) -> int:
+        """How many deaths in a row something was in flight at, that was with that broker."""
+        if self is Before.LIVES:
+            return earlier
+        return 1 if self is Before.DIED_LATE else earlier + 1
+
+
 class Call:
     """One call; `sent` once it was given to a connection."""
 
-    __slots__ = ("deadline_ns", "id", "message", "operation", "region_id", "sent", "token")
+    __slots__ = (
+        "deadline_ns", "deaths", "id", "message", "operation", "region_id", "sent", "token",
+    )  # fmt: skip
 
     def __init__(
         self, ident: int, operation: str, message: Message, token: Any, deadline_ns: int
@@ -48,6 +80,8 @@ class Call:
         self.deadline_ns = deadline_ns
         self.region_id = 0
         self.sent = False
+        self.deaths = 0
+        """Of brokers, at which it was in flight."""
 
 
 class Calls:
@@ -132,17 +166,23 @@ class Calls:
         del self.pending[reply.call]
         return True
 
-    def repeat(self, same_broker: bool, out: list[Completion]) -> None:
+    def repeat(self, same_broker: bool, before: Before, out: list[Completion]) -> None:
         """There is a new connection; `same_broker`: it knows this session's regions."""
         due: list[Call] = []
         for call in list(self.pending.values()):
-            if call.sent and call.operation in _NOT_REPEATED:
+            if call.sent:
+                call.deaths = before.deaths(call.deaths)
+            if call.deaths >= BROKER_DEATHS_MAX:
+                self._regions.pop(call.region_id, None)
+                self._fail(call, deadly(f"the call {call.operation}"), out)
+            elif call.sent and call.operation in _NOT_REPEATED:
                 fault = Unavailable(
                     f"the server went away during {call.operation}; whether it was done is unknown",
                     code=Code.CONNECTION_LOST,
                 )
                 self._fail(call, fault, out)
             else:
+                call.sent = False
                 due.append(call)
         if not same_broker:
             offered = {call.region_id for call in due}
@@ -201,3 +241,12 @@ class Calls:
         call = Call(ident, "register_region", message, token, deadline_ns)
         call.region_id = region.id
         return call
+
+
+def deadly(what: str) -> NaiadError:
+    """The error for what was in flight at BROKER_DEATHS_MAX deaths of brokers."""
+    return RequestError(
+        f"the broker died {BROKER_DEATHS_MAX} times while it had {what}; it is not sent again, as"
+        " it may be the reason: see the server's log",
+        code=Code.POISON_REQUEST,
+    )

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from naiad.client.calls import Completion, Message
+from naiad.client.calls import BROKER_DEATHS_MAX, Before, Completion, Message, deadly
 from naiad.client.leases import Leases
 from naiad.client.packing import Request, infer_message
 from naiad.client.requests import LEASE, Prepared, too_large
@@ -135,10 +135,21 @@ class Outstanding:
         self.cancels.clear()
         return out
 
-    def resend(self, same_broker: bool, now_ns: int) -> None:
-        """Unanswered requests again, in order; memory of forgotten ones is asked back."""
+    def resend(self, same_broker: bool, before: Before, now_ns: int, out: list[Completion]) -> None:
+        """Unanswered requests again, in order; memory of forgotten ones is asked back.
+
+        What was in flight at too many deaths of brokers fails, and its memory is not used again:
+        nobody is left to say what becomes of it.
+        """
+        if before is not Before.LIVES:
+            unsent = {request.id for request in self.waiting}
+            for request in (*self.unanswered.values(), *self.held.values()):
+                if request.id not in unsent:
+                    request.deaths = before.deaths(request.deaths)
         for ident in list(self.held):
             request = self.held[ident]
+            if request.deaths >= BROKER_DEATHS_MAX:
+                continue
             request.ended = False
             self.unanswered[ident] = request
             self.inline_bytes += request.parts.inline_bytes
@@ -147,6 +158,9 @@ class Outstanding:
         again: list[Request] = []
         for request in sorted(self.unanswered.values(), key=lambda request: request.id):
             if request.attempt == 0:
+                continue
+            if request.deaths >= BROKER_DEATHS_MAX:
+                self._give_up(request, out)
                 continue
             if request.token is None:
                 # Cancelled or expired. Only its memory matters: sent again and cancelled, the
@@ -166,6 +180,14 @@ class Outstanding:
         fresh = [one for one in self.waiting if one.attempt == 0 and not one.ended]
         self.waiting = deque([*again, *fresh])
         self._ended_waiting = 0
+
+    def _give_up(self, request: Request, out: list[Completion]) -> None:
+        if request.token is not None:
+            self._fail(request, deadly(f"this request of '{request.parts.head[0]}'"), out)
+            return
+        self._forget(request)
+        if request.parts.memory is not None:
+            self.held[request.id] = request
 
     # --- from the broker ---------------------------------------------------------------------
 

@@ -21,10 +21,10 @@ class Request:
 
     Kept, and with it `parts.memory`, until no process uses the request's regions. `token` is
     whoever waits (None: nobody any more). `attempt` is 0 until it was first sent. `ended`: it need
-    not be sent (again).
+    not be sent (again). `deaths` of brokers are those that it was in flight at.
     """
 
-    __slots__ = ("attempt", "deadline_ns", "ended", "id", "parts", "token")
+    __slots__ = ("attempt", "deadline_ns", "deaths", "ended", "id", "parts", "token")
 
     def __init__(self, ident: int, parts: Prepared, token: Any) -> None:
         self.id = ident
@@ -33,6 +33,7 @@ class Request:
         self.attempt = 0
         self.ended = False
         self.deadline_ns = 0
+        self.deaths = 0
 
     def __repr__(self) -> str:
         return f"<request {self.id} of {self.parts.head[0]!r}, attempt {self.attempt}>"

@@ -6,7 +6,8 @@ unanswered is in `Outstanding` and `Calls`. Both clients (and gateways) wrap I/O
 tensor.
 
 At most one answer per request id is delivered. After a reconnect every unanswered request is sent
-again with the next attempt number; the broker joins it to the running copy or runs it.
+again with the next attempt number; the broker joins it to the running copy or runs it. What was in
+flight at BROKER_DEATHS_MAX deaths of brokers in a row fails by that name instead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from naiad.client.calls import Calls, Completion, Message
+from naiad.client.calls import BROKER_LATE_NS, Before, Calls, Completion, Message
 from naiad.client.leases import Leases
 from naiad.client.outstanding import Outstanding
 from naiad.protocol import messages as m
@@ -75,6 +76,8 @@ class Session:
         self._software = software
         self._pid = pid
         self._hello_due = False
+        self._known_since_ns = 0
+        """When this incarnation of the broker was first met."""
 
     def __repr__(self) -> str:
         return (
@@ -176,7 +179,7 @@ class Session:
     ) -> list[Completion]:
         """Handle one message; `frames` are payload frames, of which only len() is asked.
 
-        `now_ns` is needed only to shorten the timeouts of requests that are sent again. Completions
+        `now_ns` matters at a WELCOME: how long brokers live, what is left of timeouts. Completions
         are appended to `out` one by one, each before it is forgotten here: after an interruption
         nothing is lost, at worst it comes twice. A message that breaks the rules sets
         `reset_wanted`; one of another wire version ends the session.
@@ -221,17 +224,26 @@ class Session:
             self._broken(ProtocolError("WELCOME came without HELLO"), out)
             return
         self._move(Phase.OPEN)
-        same_broker = message.resumed and message.incarnation == self.incarnation
+        before = self._before(message.incarnation, now_ns)
+        same_broker = message.resumed and before is Before.LIVES
         self.server = message.server
         self.server_software = message.software
         requests = self.requests
         requests.count_max = max(1, message.requests_max)
         requests.bytes_max = message.bytes_max
         requests.inline_bytes_max = min(message.inline_bytes_max, m.INLINE_BYTES_MAX)
-        self.calls.repeat(same_broker, out)
-        requests.resend(same_broker, now_ns)
+        self.calls.repeat(same_broker, before, out)
+        requests.resend(same_broker, before, now_ns, out)
+        if before is not Before.LIVES:
+            self._known_since_ns = now_ns
         # Last: interrupted before, the next WELCOME must not be taken for one of the same broker.
         self.incarnation = message.incarnation
+
+    def _before(self, incarnation: int, now_ns: int) -> Before:
+        if incarnation == self.incarnation:
+            return Before.LIVES
+        is_late = now_ns - self._known_since_ns > BROKER_LATE_NS
+        return Before.DIED_LATE if is_late else Before.DIED
 
     def _refused(self, message: m.Refused, out: list[Completion]) -> None:
         fault = error_from_wire((message.code, message.message, False))

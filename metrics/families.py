@@ -213,6 +213,10 @@ LATE_RESULTS: Final = Family(
 PROTOCOL_ERRORS: Final = Family(
     "naiad_protocol_errors_total", _C, (), "messages", "Messages that broke the protocol",
 )
+INTERNAL_FAULTS: Final = Family(
+    "naiad_internal_faults_total", _C, (), "faults",
+    "Calls and requests that failed, each alone, by a fault of the broker itself; its log has them",
+)
 DROPPED_SESSIONS: Final = Family(
     "naiad_dropped_sessions_total", _C, (), "clients",
     "Clients whose session was ended because they did not read, or broke the rules",

@@ -39,6 +39,7 @@ _COUNTERS: Final = (
     (f.JOINED_REQUESTS, "joined_requests"),
     (f.LATE_RESULTS, "late_results"),
     (f.PROTOCOL_ERRORS, "protocol_errors"),
+    (f.INTERNAL_FAULTS, "internal_faults"),
     (f.DROPPED_SESSIONS, "dropped_sessions"),
     (f.INLINE_FALLBACKS, "inline_fallbacks"),
 )

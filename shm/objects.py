@@ -80,7 +80,11 @@ def verified(region: Region, uids: Collection[int]) -> Region:
             code=Code.PERMISSION_DENIED,
         )
     owner = describe(region.key, foreign=name is None)
-    check_expected(region, os.lstat(DIRECTORY + owner.region.key), uids)
+    try:
+        found = os.lstat(DIRECTORY + owner.region.key)
+    except OSError as fault:  # removed a moment ago
+        raise cannot_open(region.key, fault) from fault
+    check_expected(region, found, uids)
     return region._replace(key=owner.region.key)
 
 

@@ -14,7 +14,7 @@ from naiad.broker.core.job import Job
 from naiad.broker.core.models import LevelPolicy, ModelState, ModelVersion
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import NAMED_REGION_BASE, World
-from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
+from naiad.protocol.errors import Code, RequestError, Unavailable
 from naiad.protocol.messages import InferRequest, OutputRequest, Place, Tensor
 from naiad.shm.layout import is_written_over
 
@@ -37,14 +37,26 @@ class Admission:
     def admit(self, session: Session, request: InferRequest, frames: Frames) -> None:
         """Queue one request, or answer it with its error."""
         try:
-            self._queue(session, request, frames)
-        except NaiadError as fault:
+            job = self._judge(session, request, frames)
+        except Exception as raised:
+            fault = self._world.blame(raised, "the admission of this request")
             label = request.label
             if label:
                 fault.message = f"[request id: {label}] {fault.message}"
             self._answers.refuse(session, request.id, fault)
+            return
+        # Nothing was changed before: what is raised from here on leaves something half done.
+        if job.timeout_ns:
+            self._world.deadlines.add(job)
+        session.jobs[request.id] = job
+        session.bytes += job.inline_bytes
+        if request.accounting_key:
+            session.accounts.charge(job)
+        job.model.queue.push(job)
+        self._world.dirty[job.model] = None
 
-    def _queue(self, session: Session, request: InferRequest, frames: Frames) -> None:
+    def _judge(self, session: Session, request: InferRequest, frames: Frames) -> Job:
+        """A job with its place in a queue. Raises NaiadError for what is refused."""
         world = self._world
         if world.draining:
             raise Unavailable(
@@ -60,8 +72,7 @@ class Admission:
                 " executed, and may not be run twice",
                 code=Code.CONNECTION_LOST,
             )
-        has_user = request.accounting_key
-        if has_user and request.attempt == 1:
+        if request.accounting_key and request.attempt == 1:
             self._check_user(session, request)
         level = model.level_policy(request.priority)
         if level.size_max and self._is_full(model, level):
@@ -79,13 +90,7 @@ class Admission:
         if timeout_ns:
             job.timeout_ns = timeout_ns
             job.deadline_ns = world.now_ns + timeout_ns
-            world.deadlines.add(job)
-        session.jobs[request.id] = job
-        session.bytes += job.inline_bytes
-        if has_user:
-            session.accounts.charge(job)
-        model.queue.push(job)
-        world.dirty[model] = None
+        return job
 
     def _check_user(self, session: Session, request: InferRequest) -> None:
         """Not asked of requests that come again: they were in flight before, and the loss of a

@@ -211,8 +211,12 @@ class Catalog:
                     self._reply(call, RequestError(fault))
         seen = set()
         for entry in entries:
-            seen.add(str(entry["name"]))
-            self._begin(entry, scan)
+            name = str(entry["name"])
+            seen.add(name)
+            try:
+                self._begin(name, entry, scan)
+            except Exception as raised:
+                self._spoiled(name, scan, raised)
         for name in scan.names or ():
             if name not in seen and fault is None:
                 self._missing(name, "no such model there", scan.calls)
@@ -258,9 +262,22 @@ class Catalog:
         for call in calls:
             self._reply(call, NaiadError(text, code=Code.INTERNAL))
 
-    def _begin(self, entry: Json, scan: Scan) -> None:
+    def _spoiled(self, name: str, scan: Scan, raised: Exception) -> None:
+        """A load that failed by a fault of ours: its own calls alone, what serves goes on."""
         world = self._world
-        name = str(entry["name"])
+        fault = world.blame(raised, f"the load of '{name}'")
+        model = world.models.setdefault(name, Model(name))
+        model.calls = [call for call in model.calls if call not in scan.calls]
+        failed, model.incoming = model.incoming, {}
+        model.failure = _failed_reload(fault.message) if model.versions else fault.message
+        for version in failed.values():
+            self._endings.retire(version)
+        world.actions.append(SaveState())
+        for call in scan.calls:
+            self._reply(call, fault)
+
+    def _begin(self, name: str, entry: Json, scan: Scan) -> None:
+        world = self._world
         if "missing" in entry:
             self._missing(name, str(entry["missing"]), scan.calls)
             return
@@ -282,24 +299,15 @@ class Catalog:
             model.calls.extend(scan.calls)
             self._settle_serving(model)
             return
-        config = ModelConfig.from_json(config_json)
+        fresh = self._generation(name, entry, ModelConfig.from_json(config_json), scan.upload)
         for version in model.incoming.values():
             self._endings.retire(version)
         self._answer(model, _outdated())
         model.calls.extend(scan.calls)
         model.incoming_override = scan.override
         model.failure = ""
-        generation = world.number()
-        fresh = {}
-        for number in versions:
-            version = ModelVersion(name, number, str(entry["directory"]), config, generation)
-            version.fingerprint = str(entry.get("fingerprint", ""))
-            version.upload = scan.upload
-            version.labels = entry.get("labels", {})
-            version.load_started_ns = world.now_ns
-            version.move(ModelState.LOADING)
-            self._make_instances(version)
-            fresh[number] = version
+        for version in fresh.values():
+            world.instances.update({one.id: one for one in version.instances})
         model.incoming = fresh
         model.incoming_since_ns = world.now_ns
         if not any(one.state is ModelState.READY for one in model.versions.values()):
@@ -328,6 +336,24 @@ class Catalog:
         for call in calls:
             self._reply(call, RequestError(f"load failed for model '{model.name}': {reason}"))
 
+    def _generation(
+        self, name: str, entry: Json, config: ModelConfig, upload: str
+    ) -> dict[int, ModelVersion]:
+        """A new generation of what was found, with its instances; nobody knows it yet."""
+        world = self._world
+        generation = world.number()
+        fresh = {}
+        for number in map(int, entry.get("versions", ())):
+            version = ModelVersion(name, number, str(entry["directory"]), config, generation)
+            version.fingerprint = str(entry.get("fingerprint", ""))
+            version.upload = upload
+            version.labels = entry.get("labels", {})
+            version.load_started_ns = world.now_ns
+            version.move(ModelState.LOADING)
+            self._make_instances(version)
+            fresh[number] = version
+        return fresh
+
     def _make_instances(self, version: ModelVersion) -> None:
         world = self._world
         total = sum(max(1, group.count) for group in version.config.instance_groups) or 1
@@ -348,7 +374,6 @@ class Catalog:
                     instance = Instance(world.number(), version, name, group.kind, device, gpu)
                     instance.waiting_since_ns = world.now_ns
                     version.instances.append(instance)
-                    world.instances[instance.id] = instance
                     index += 1
 
     # --- settling ----------------------------------------------------------------------

@@ -194,8 +194,13 @@ class ClientEvents:
 
     def region_offered(self, event: e.RegionOffered) -> None:
         session = self._world.sessions.get(event.session)
-        if session is not None:
+        if session is None:
+            return
+        try:
             self._memory.offered(session, event.call, event.region, event.fault)
+        except Exception as raised:
+            fault = self._world.blame(raised, "the registration of a region")
+            self._world.actions.append(e.SendReply(session.key, event.call, fault, None))
 
     def region_dropped(self, event: e.RegionDropped) -> None:
         session = self._world.sessions.get(event.session)

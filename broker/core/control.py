@@ -97,9 +97,15 @@ class Control:
             result = operation(session, event.call, event.arguments, event.payload)
             if result is None:
                 return  # answered later
-        except NaiadError as raised:
-            fault = raised
+        except Exception as raised:
+            fault = self._world.blame(raised, f"the call {event.operation}")
         self._world.actions.append(e.SendReply(session.key, event.call, fault, result))
+
+    def failed(self, event: e.FaultArose) -> None:
+        """The shell could not do its part of a call, or of something else."""
+        fault = self._world.blame(event.fault, event.what)
+        if event.call:
+            self._world.actions.append(e.SendReply(event.session, event.call, fault, None))
 
     def _load(self, session: Session, call: int, arguments: m.Parameters, payload: bytes) -> None:
         name = text_argument(arguments, "model")

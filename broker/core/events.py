@@ -183,6 +183,18 @@ class TimePassed(NamedTuple):
     pass
 
 
+class FaultArose(NamedTuple):
+    """A part of the shell failed by a fault of its own at `what`, and nothing is half done.
+
+    `call` of `session` is answered with it; 0: there is no call.
+    """
+
+    session: int
+    call: int
+    what: str
+    fault: Exception
+
+
 class DrainAsked(NamedTuple):
     """Stop; what is not finished by `until_ns` is given up."""
 
@@ -211,6 +223,7 @@ Event = (
     | RepositoryScanned
     | RoomWasShort
     | TimePassed
+    | FaultArose
     | DrainAsked
 )
 
@@ -312,6 +325,14 @@ class Log(NamedTuple):
     text: str
 
 
+class TellFault(NamedTuple):
+    """A fault of the broker itself, which cost no more than the one thing it was doing: the log
+    gets the traceback."""
+
+    what: str
+    fault: Exception
+
+
 class SetLogLevels(NamedTuple):
     """What every process of this server is to write to the log from now on."""
 
@@ -339,6 +360,7 @@ Action = (
     | StatNamedRegion
     | SaveState
     | Log
+    | TellFault
     | SetLogLevels
     | Quit
 )

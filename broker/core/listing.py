@@ -50,15 +50,24 @@ class Listing:
         """Whether this was the helper's answer to a question of ours."""
         if not event.only_names:
             return False
-        self._answer(event.token, tuple(str(one["name"]) for one in event.models))
+        self._answer(event.token, event.models)
         return True
 
-    def _answer(self, token: int, names: tuple[str, ...]) -> None:
+    def _answer(self, token: int, models: tuple[Json, ...]) -> None:
         found = self._calls.pop(token, None)
         if found is None:
             return
         session, call, rows = found
-        known = {row["name"] for row in rows}
-        rows += [{"name": name} for name in names if name not in known]
-        rows.sort(key=lambda row: str(row["name"]))
-        self._world.actions.append(SendReply(session, call, None, rows))
+        try:
+            reply = SendReply(session, call, None, _with_names(rows, models))
+        except Exception as raised:
+            reply = SendReply(session, call, self._world.blame(raised, "the call index"), None)
+        self._world.actions.append(reply)
+
+
+def _with_names(rows: list[Json], models: tuple[Json, ...]) -> list[Json]:
+    """The rows, and one for each of these models that has none."""
+    known = {row["name"] for row in rows}
+    names = [str(one["name"]) for one in models]
+    rows += [{"name": name} for name in names if name not in known]
+    return sorted(rows, key=lambda row: str(row["name"]))

@@ -209,8 +209,9 @@ class Memory:
             world.name_region(NamedRegion(name, mine, offset, size))
             world.actions.append(SaveState())
             world.actions.append(SendReply(session_key, call, None, {"id": number}))
-        except NaiadError as raised:
-            world.actions.append(SendReply(session_key, call, raised, None))
+        except Exception as raised:
+            fault = world.blame(raised, "the call region_register")
+            world.actions.append(SendReply(session_key, call, fault, None))
 
     def region_status(self, arguments: m.Parameters) -> list[Json]:
         name = arguments.get("name", "")

@@ -26,7 +26,7 @@ from naiad.broker.core.sessions import Session
 from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
-from naiad.protocol.errors import Code, NaiadError, Unavailable
+from naiad.protocol.errors import Code, Unavailable
 
 
 class Recovery:
@@ -154,7 +154,8 @@ class Recovery:
             world.counters.joined_requests += 1
             try:
                 job = self._admission.prepare(session, request, frames)
-            except NaiadError as fault:
+            except Exception as raised:
+                fault = world.blame(raised, "the admission of this request")
                 self._results.give_back(slot, *key, result.outputs)
                 self._answers.refuse(session, request.id, fault)
                 return
@@ -217,7 +218,8 @@ class Recovery:
     ) -> None:
         try:
             job = self._admission.prepare(session, request, frames)
-        except NaiadError:
+        except Exception as raised:
+            self._world.blame(raised, "the admission of this request")
             # Refused, but not while a worker may still write to its memory.
             self._refused[session.key, request.id] = (session, request, frames)
             return

@@ -165,6 +165,7 @@ class Scheduler:
             e.RepositoryScanned: self._repository_scanned,
             e.RoomWasShort: self._workers.room_was_short,
             e.TimePassed: lambda event: None,
+            e.FaultArose: self._control.failed,
             e.DrainAsked: lambda event: self._drain.begin(event.until_ns),
         }
 

@@ -152,6 +152,8 @@ class ServerCounters:
         self.early_batches = 0
         self.protocol_errors = 0
         self.dropped_sessions = 0
+        self.internal_faults = 0
+        """Calls and requests that failed by a fault of the broker itself, each alone."""
         self.inline_fallbacks = 0
         """Outputs sent inline because there was no room in shared memory."""
 
@@ -166,5 +168,6 @@ class ServerCounters:
             "early_batches": self.early_batches,
             "protocol_errors": self.protocol_errors,
             "dropped_sessions": self.dropped_sessions,
+            "internal_faults": self.internal_faults,
             "inline_fallbacks": self.inline_fallbacks,
         }

@@ -14,7 +14,6 @@ from naiad.broker.core.recovery import Recovery
 from naiad.broker.core.results import Results
 from naiad.broker.core.world import World
 from naiad.config.model import ModelConfig
-from naiad.protocol.errors import NaiadError
 
 
 class WorkerEvents:
@@ -80,7 +79,8 @@ class WorkerEvents:
         if model.signature is None and event.config is not None:
             try:
                 model.complete(ModelConfig.from_json(event.config))
-            except NaiadError as fault:
+            except Exception as raised:
+                fault = self._world.blame(raised, "reading its completed configuration")
                 reason = f"its completed configuration: {fault.message}"
                 self._deaths.load_failed(slot, instance, reason)
                 self._fleet.kill(slot, "its completed configuration cannot be used")

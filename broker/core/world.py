@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from naiad.broker.core.deadlines import NEVER_NS, Deadlines
-from naiad.broker.core.events import Action, Log
+from naiad.broker.core.events import Action, Log, TellFault
 from naiad.broker.core.instances import Instance, Slot
 from naiad.broker.core.job import Job
 from naiad.broker.core.models import Model, ModelVersion
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.statistics import ServerCounters
+from naiad.protocol.errors import InternalError, NaiadError
 from naiad.protocol.messages import Region
 
 SECOND_NS = 1_000_000_000
@@ -93,6 +94,18 @@ class World:
 
     def log(self, level: str, text: str) -> None:
         self.actions.append(Log(level, text))
+
+    def blame(self, raised: Exception, what: str) -> NaiadError:
+        """The error for who asked for `what`, when this was raised by it.
+
+        Anything but a NaiadError is a fault of the broker. Where nothing is half done after it, it
+        shall cost that one thing and not the broker: the same would be asked of the next one.
+        """
+        if isinstance(raised, NaiadError):
+            return raised
+        self.counters.internal_faults += 1
+        self.actions.append(TellFault(what, raised))
+        return InternalError(f"{what} failed by a fault of the server itself; its log says where")
 
     def at(self, when_ns: int, what: Callable[[], None]) -> None:
         """Call `what` at a time. Timers are not cancelled: `what` looks before it acts."""

@@ -183,3 +183,19 @@ def test_helpers_that_cannot_be_ended_are_bounded(
 
     wait_until(starts, "the killed helpers have ended")
     helper.close()
+
+
+def test_a_helper_that_cannot_be_started_is_an_error_of_the_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    helper = RepositoryHelper(("/nowhere",), {}, limit_seconds=DEADLINE_S)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    helper.ask(ScanRepository(1, ("m",), None))
+    [refused] = helper.refused
+    assert refused.is_lost
+    assert "cannot be started: Resource temporarily unavailable" in str(refused.fault)
+    helper.close()

@@ -19,7 +19,7 @@ import zmq
 from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.events import ScanRepository
 from naiad.broker.liveness import Liveness, open_same, start_time
-from naiad.broker.log import LINES_MAX, Log
+from naiad.broker.log import LINES_MAX, TRACEBACK_LINES_MAX, Log
 from naiad.broker.repository import RESTARTS_MAX, RepositoryHelper
 from naiad.broker.state import RunDirectoryBusy, StateFile
 from naiad.broker.timer import Timer
@@ -232,6 +232,27 @@ def test_a_line_is_one_line_whatever_is_in_it() -> None:
     assert text.count(b"\n") == 1
     assert b"\x1b" not in text
     assert b"WARNING broker: a b" in text
+
+
+def test_a_fault_is_told_with_its_traceback_and_no_more_than_that() -> None:
+    def deep(levels: int) -> None:
+        if levels:
+            deep(levels - 1)
+        raise KeyError("planted")
+
+    read, write = os.pipe()
+    log = Log(write)
+    for levels in (1, 200):
+        with pytest.raises(KeyError) as caught:
+            deep(levels)
+        log.fault("the call index", caught.value)
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        lines = file.read().splitlines()
+    assert b"the call index failed by a fault of the broker itself" in lines[0]
+    assert sum(line.endswith(b"KeyError: 'planted'") for line in lines) == 2
+    assert len(lines) <= 2 * (TRACEBACK_LINES_MAX + 1)
+    assert all(b"ERROR broker: " in line for line in lines)
 
 
 # --- transport -------------------------------------------------------------------------------

@@ -311,6 +311,23 @@ def test_what_a_client_says_of_its_own_arena_is_verified(key: str) -> None:
     assert caught.value.code is Code.NOT_FOUND
 
 
+def test_an_arena_that_goes_while_it_is_looked_at_is_refused(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = describe
+
+    def removed_after(*arguments: object, **how: object) -> object:
+        found = looked(*arguments, **how)  # type: ignore[arg-type]
+        os.unlink(DIRECTORY + key)
+        return found
+
+    with Segment.create(key, SIZE, region_id=3) as segment:
+        monkeypatch.setattr("naiad.shm.objects.describe", removed_after)
+        with pytest.raises(RequestError) as caught:
+            verified(segment.region, (os.geteuid(),))
+    assert caught.value.code is Code.NOT_FOUND
+
+
 def test_a_workers_arena_cannot_be_registered(server: str) -> None:
     key = segment_name(server, "worker", os.getpid(), os.urandom(RANDOM_BYTES))
     with (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from naiad.client.calls import CALLS_MAX
+from naiad.client.calls import BROKER_DEATHS_MAX, BROKER_LATE_NS, CALLS_MAX
 from naiad.client.outstanding import BYTES_MAX, PRUNE_MIN, REQUESTS_MAX, TIMEOUT_MARGIN_NS
 from naiad.client.requests import LEASE, REGION, InferInput, Prepared, checked, packed, tail
 from naiad.client.session import Phase, Session
@@ -378,6 +378,109 @@ def test_calls_are_asked_again_unless_they_might_have_been_done(wire: Wire) -> N
     assert token == "register"
     assert error.code is Code.CONNECTION_LOST
     assert [type(message) for message in wire.sent()] == [m.Control]
+
+
+# --- what brokers may die of ---------------------------------------------------------------------
+
+
+def restarted(wire: Wire, incarnation: int, now_ns: int = 0) -> list[Any]:
+    """The broker died and the next one is there; what ended with that."""
+    wire.session.disconnected()
+    wire.session.connection_made()
+    wire.sent()
+    return wire.hear(m.Welcome(**{**wire.welcome, "incarnation": incarnation}), now_ns)
+
+
+@pytest.mark.parametrize("what", ["call", "request"])
+def test_what_brokers_die_of_is_not_sent_for_ever(wire: Wire, what: str) -> None:
+    wire.connect()
+    if what == "call":
+        wire.session.calls.control("statistics", {}, "me", 0)
+    else:
+        wire.submit("me")
+    for death in range(1, BROKER_DEATHS_MAX):
+        assert len(wire.sent()) == 1
+        assert restarted(wire, BROKER + death) == []
+    assert len(wire.sent()) == 1
+    [(token, error, *_)] = restarted(wire, BROKER + BROKER_DEATHS_MAX)
+    assert token == "me"
+    assert error.code is Code.POISON_REQUEST
+    assert not error.retryable
+    assert f"died {BROKER_DEATHS_MAX} times" in error.message
+    assert wire.sent() == []
+    assert wire.session.unanswered == 0
+
+
+@pytest.mark.parametrize("what", ["call", "request"])
+def test_broken_connections_and_deaths_elsewhere_do_not_count(wire: Wire, what: str) -> None:
+    wire.connect()
+    if what == "call":
+        wire.session.calls.control("statistics", {}, "me", 0)
+    else:
+        wire.submit("me")
+    wire.sent()
+    for _ in range(2 * BROKER_DEATHS_MAX):  # the same broker
+        wire.session.disconnected()
+        assert len(wire.connect(resumed=True)) == 1
+    assert restarted(wire, BROKER + 1) == []
+    for death in range(2, 2 * BROKER_DEATHS_MAX):  # it had not been sent to these
+        assert restarted(wire, BROKER + death) == []
+    assert len(wire.sent()) == 1
+
+
+@pytest.mark.parametrize("what", ["call", "request"])
+def test_a_broker_that_had_it_for_long_did_not_die_of_it(wire: Wire, what: str) -> None:
+    wire.connect()
+    if what == "call":
+        wire.session.calls.control("log_settings", {"after": 1}, "me", 0)
+    else:
+        wire.submit("me")
+    late = BROKER_LATE_NS + 1
+    count = 3 * BROKER_DEATHS_MAX
+    for death in range(1, count):
+        assert len(wire.sent()) == 1
+        assert restarted(wire, BROKER + death, death * late) == []
+    for death in range(1, BROKER_DEATHS_MAX):  # in a row with the last one
+        assert len(wire.sent()) == 1
+        ended = restarted(wire, BROKER + count + death, (count - 1) * late + death)
+    assert [token for token, *_ in ended] == ["me"]
+
+
+@pytest.mark.parametrize("ended_by", ["death", "timeout", "cancel"])
+def test_memory_of_what_brokers_die_of_is_neither_asked_back_nor_used_again(
+    wire: Wire, ended_by: str
+) -> None:
+    wire.connect()
+    ident = wire.submit("me", memory="memory", place=REGION)
+    wire.sent()
+    if ended_by == "timeout":
+        wire.answer(ident, error=("timeout", "over", True))
+    elif ended_by == "cancel":
+        wire.session.cancel(ident)
+        wire.sent()
+    for death in range(1, BROKER_DEATHS_MAX):
+        restarted(wire, BROKER + death)
+        assert isinstance(wire.sent()[0], m.Infer)
+    restarted(wire, BROKER + BROKER_DEATHS_MAX)
+    assert wire.sent() == []
+    restarted(wire, BROKER + BROKER_DEATHS_MAX + 1)
+    assert wire.sent() == []
+    assert wire.session.unanswered == 0
+    assert list(wire.session.requests.held) == [ident]
+    wire.hear(m.Released(BROKER + BROKER_DEATHS_MAX + 1, (ident,)))
+    assert not wire.session.requests.held
+
+
+def test_a_region_that_brokers_die_of_is_not_offered_again(wire: Wire) -> None:
+    wire.connect()
+    wire.session.calls.register_region("region", 0, ARENA._replace(id=1))
+    for death in range(1, BROKER_DEATHS_MAX):
+        assert [type(one) for one in wire.sent()] == [m.RegisterRegion]
+        assert restarted(wire, BROKER + death) == []
+    wire.sent()
+    [(token, error, *_)] = restarted(wire, BROKER + BROKER_DEATHS_MAX)
+    assert (token, error.code) == ("region", Code.POISON_REQUEST)
+    assert wire.sent() == []
 
 
 # --- memory --------------------------------------------------------------------------------------

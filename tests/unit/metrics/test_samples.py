@@ -191,7 +191,7 @@ def test_the_server() -> None:
     counters = {
         "reexecutions": {"worker_died": 3}, "refused_requests": {"not_found": 5},
         "poison_requests": 1, "joined_requests": 2, "late_results": 4, "protocol_errors": 6,
-        "dropped_sessions": 7, "inline_fallbacks": 8,
+        "dropped_sessions": 7, "inline_fallbacks": 8, "internal_faults": 9,
     }  # fmt: skip
     samples.add_server(
         page,
@@ -212,8 +212,8 @@ def test_the_server() -> None:
         found[f"naiad_{name}_total", ()]
         for name in (
             "poison_requests", "joined_requests", "late_results", "protocol_errors",
-            "dropped_sessions", "inline_fallbacks",
+            "dropped_sessions", "inline_fallbacks", "internal_faults",
         )
     ]  # fmt: skip
-    assert numbers == [1, 2, 4, 6, 7, 8]
+    assert numbers == [1, 2, 4, 6, 7, 8, 9]
     assert (found["naiad_sessions", ()], found["naiad_workers", ()]) == (9, 4)
