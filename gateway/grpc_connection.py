@@ -36,6 +36,8 @@ PING_SECONDS: Final = 60.0
 """Of silence on a connection with calls, after which it is asked whether it is there."""
 PONG_SECONDS: Final = 20.0
 """For the answer."""
+PARTING_SECONDS: Final = 1.0
+"""For the answer to a goodbye."""
 CANCELS_PER_TURN: Final = 128
 """Of a connection that was lost."""
 UNREAD_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -92,6 +94,7 @@ class GrpcConnection(asyncio.Protocol):
         """In reading, with frames left to look at."""
         self._heard = self._since = loop.time()
         self._pinged = 0.0
+        self._parting_since = 0.0
         self._unwritten_bytes = 0
         self._unwritten_since = 0.0
 
@@ -124,6 +127,8 @@ class GrpcConnection(asyncio.Protocol):
         finally:
             self._is_receiving = False
         self._flush()
+        if self.http2.has_parted:
+            self.leave()
         self._take_turns()
 
     def _take_turns(self) -> None:
@@ -210,11 +215,25 @@ class GrpcConnection(asyncio.Protocol):
         self._flush()
 
     def leave(self) -> None:
-        """Take no further calls; close when there is none."""
-        self.http2.leave()
-        self._flush()
-        if not self.calls:
+        """Say goodbye; close when the client knows, and no call is left.
+
+        It may have begun calls before it knew. They are answered, and so it is told why.
+        """
+        if not self.http2.is_begun:
             self.close()
+            return
+        if not self.http2.is_parting:
+            self._parting_since = self._loop.time()
+            self.http2.part()
+            self._flush()
+        if self.http2.has_parted and not self.calls:
+            self.close()
+
+    def is_parting(self, now: float) -> bool:
+        """Whether the client may not have read the goodbye yet, and is still waited for."""
+        http2 = self.http2
+        is_waiting = http2.is_parting and not http2.has_parted
+        return is_waiting and now - self._parting_since < PARTING_SECONDS
 
     def check_time(self, now: float) -> None:
         """End the connection if its client is gone or never began; called about once a second."""

@@ -124,6 +124,10 @@ class GrpcServer(Listener[GrpcConnection]):
         calls = sum(len(one.calls) for one in self.connections)
         return calls > self._health.watcher_count
 
+    def _is_parting(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return any(one.is_parting(now) for one in self.connections)
+
     # --- methods ---------------------------------------------------------------------------------
 
     def method(self, path: bytes) -> Method | None:

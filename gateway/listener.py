@@ -4,6 +4,7 @@ The order of an end (`end`), after SIGTERM:
  1. Not ready: probes and load balancers are told. Everything is served through the grace period.
     A port that is shared with other processes is left to them, and clients are sent there.
  2. Nothing new is accepted or begun; clients are told to come no more; what runs is finished.
+    What they began before they knew is refused by name, where they can say when they know (gRPC).
  3. When nothing is under way any more, or the time is up, connections are closed, and cut off when
     their clients do not take the last of what was written to them.
 """
@@ -83,6 +84,10 @@ class Listener(Generic[C]):
         """Whether something is under way that ends by itself."""
         raise NotImplementedError
 
+    def _is_parting(self) -> bool:
+        """Whether clients are waited for, a moment, that may not have read a goodbye."""
+        return False
+
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         for one in self._sockets:
@@ -127,7 +132,7 @@ class Listener(Generic[C]):
         self._stop_accepting()
         self._leave()
         end = loop.time() + drain_seconds
-        while self._is_busy() and loop.time() < end:
+        while (self._is_busy() or self._is_parting()) and loop.time() < end:
             await asyncio.sleep(POLL_SECONDS)
             self._leave()
         was_busy = self._is_busy()

@@ -14,7 +14,7 @@ from typing import Any, Final
 from naiad.gateway.http2 import frames as f
 from naiad.gateway.http2.frames import ConnectionFault, Why
 from naiad.gateway.http2.hpack import Decoder, Field, HeaderFault, HeadersTooLarge
-from naiad.gateway.http2.sending import SENT_FRAME_BYTES_MAX, Sending
+from naiad.gateway.http2.sending import PARTING, SENT_FRAME_BYTES_MAX, Sending
 from naiad.gateway.http2.streams import STREAM_WINDOW_BYTES, Sink, Stream
 
 STREAMS_MAX: Final = 4096
@@ -198,7 +198,7 @@ class Connection(Sending):
             return  # it was reset or answered, and the client did not know yet
         self._last = stream
         self._idle_frames = 0
-        if self._is_leaving or len(self._streams) >= STREAMS_MAX:
+        if self.has_parted or len(self._streams) >= STREAMS_MAX:
             self.out.append(f.reset(stream, Why.REFUSED_STREAM))
             return
         self._streams[stream] = Stream(is_ended=is_ended)
@@ -276,6 +276,8 @@ class Connection(Sending):
             raise ConnectionFault(Why.FRAME_SIZE_ERROR, "a ping that is none")
         if not flags & f.ACK:
             self.out.append(f.frame(f.PING, f.ACK, 0, bytes(content)))
+        elif self.is_parting and bytes(content) == PARTING:
+            self.leave()
 
 
 def _unpadded(flags: int, content: memoryview) -> memoryview:

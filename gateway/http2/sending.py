@@ -15,6 +15,8 @@ from naiad.gateway.http2.streams import STREAM_WINDOW_BYTES, Sink, Stream
 
 SENT_FRAME_BYTES_MAX: Final = 256 * 1024
 """Of a frame that is sent, if the client takes so much: others wait behind it."""
+PARTING: Final = b"goodbye\0"
+"""What a ping carries whose answer says that the client has read the goodbye before it."""
 OUT_BYTES_MAX: Final = 1024 * 1024
 """Of bodies that are put into `out` before it is taken."""
 
@@ -31,7 +33,10 @@ class Sending:
         self._streams: dict[int, Stream] = {}
         self._last = 0
         """The highest stream that the client began."""
-        self._is_leaving = False
+        self.is_parting = False
+        """The client was told to begin no further streams, and asked whether it knows."""
+        self.has_parted = False
+        """It knows: what it began before was taken, and nothing comes after."""
         self._resets = 0
         """By the client, in a row, without any stream that ended with an answer."""
         self.unsent_bytes = 0
@@ -123,13 +128,20 @@ class Sending:
 
     def announce(self) -> None:
         """Ask for no further streams; those that the client begins before it knows are taken."""
-        if not self._is_leaving:
+        if not self.is_parting:
             self.out.append(f.goaway(f.STREAM_MAX, Why.NO_ERROR))
+
+    def part(self) -> None:
+        """Announce the end, and have it said when the client knows; then see `has_parted`."""
+        if not self.is_parting:
+            self.announce()
+            self.is_parting = True
+            self.out.append(f.frame(f.PING, 0, 0, PARTING))
 
     def leave(self) -> None:
         """No further streams; those that are open go on."""
-        if not self._is_leaving:
-            self._is_leaving = True
+        if not self.has_parted:
+            self.has_parted = True
             self.out.append(f.goaway(self._last, Why.NO_ERROR))
 
     def goodbye(self, fault: ConnectionFault) -> None:

@@ -14,7 +14,7 @@ from naiad.gateway.http2 import frames as f
 from naiad.gateway.http2.connection import Connection
 from naiad.gateway.http2.frames import ConnectionFault, Why
 from naiad.gateway.http2.hpack import encoded
-from naiad.gateway.http2.sending import OUT_BYTES_MAX, SENT_FRAME_BYTES_MAX
+from naiad.gateway.http2.sending import OUT_BYTES_MAX, PARTING, SENT_FRAME_BYTES_MAX
 from naiad.gateway.http2.streams import STREAM_WINDOW_BYTES
 
 HEAD = encoded([(b":path", b"/x")])
@@ -492,6 +492,31 @@ def test_streams_that_are_on_their_way_at_a_goodbye_that_was_announced_are_taken
     assert [(frame[0], frame[3][:4]) for frame in one.sent()] == [
         (f.GOAWAY, (1).to_bytes(4, "big"))
     ]
+
+
+def test_a_goodbye_is_final_when_the_client_has_said_that_it_knows() -> None:
+    one = begun()
+
+    one.connection.part()
+    one.connection.part()
+    assert [(frame[0], frame[3][:4]) for frame in one.sent()] == [
+        (f.GOAWAY, f.STREAM_MAX.to_bytes(4, "big")), (f.PING, PARTING[:4]),
+    ]  # fmt: skip
+    assert one.receive(WHOLE) == [("begun", 1, b"/x", True)]
+    one.receive(f.frame(f.PING, f.ACK, 0, bytes(8)))
+    assert not one.connection.has_parted
+    one.receive(f.frame(f.PING, f.ACK, 0, PARTING), f.frame(f.PING, f.ACK, 0, PARTING))
+    assert one.connection.has_parted
+    assert [(frame[0], frame[3][:4]) for frame in one.sent()] == [
+        (f.GOAWAY, (1).to_bytes(4, "big"))
+    ]
+
+
+def test_nobody_answers_a_goodbye_that_was_not_said() -> None:
+    one = begun()
+    one.receive(f.frame(f.PING, f.ACK, 0, PARTING))
+    assert not one.connection.has_parted
+    assert one.sent() == []
 
 
 def test_what_waits_is_counted_until_it_goes_or_its_stream_ends() -> None:
