@@ -13,7 +13,8 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, TypeVarTuple, Unpack
 
 import httptools
 
@@ -70,6 +71,26 @@ class Stage(Enum):
     """A large body, read past the parser."""
 
 
+_Given = TypeVarTuple("_Given")
+
+
+def _kept(
+    callback: Callable[[Reader, Unpack[_Given]], None],
+) -> Callable[[Reader, Unpack[_Given]], None]:
+    """Keep what it raises. The parser tells of it by an error of its own whose context may be any
+    exception that the event loop, or what started it, is handling at that moment."""
+
+    @wraps(callback)
+    def keeping(reader: Reader, *given: *_Given) -> None:
+        try:
+            callback(reader, *given)
+        except BaseException as fault:
+            reader._fault = fault
+            raise
+
+    return keeping
+
+
 class Reader:
     """`buffer` says where to read to, `feed` what was read; whole requests go to `arrived`.
 
@@ -118,6 +139,8 @@ class Reader:
         self._target: memoryview | None = None
         """The body's memory when its size is known and it comes in several pieces."""
         self._pieces = 0
+        self._fault: BaseException | None = None
+        """What was raised in one of the parser's calls."""
 
     def buffer(self) -> memoryview:
         """Where the next bytes are to be written."""
@@ -149,8 +172,8 @@ class Reader:
         except httptools.HttpParserUpgrade:
             raise Upgraded() from None
         except httptools.HttpParserCallbackError as fault:
-            cause = fault.__context__
-            raise (cause if cause is not None else fault) from None
+            kept, self._fault = self._fault, None
+            raise (kept or fault) from None
         except httptools.HttpParserError as fault:
             raise HttpError(400, f"not HTTP: {fault}") from None
         if self.stage is Stage.HEAD:
@@ -219,10 +242,12 @@ class Reader:
         self._pieces = 0
         self.stage = Stage.HEAD
 
+    @_kept
     def on_url(self, url: bytes) -> None:
         self._url += url
         self._count(len(url))
 
+    @_kept
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
         if self.stage is not Stage.HEAD:
@@ -249,6 +274,7 @@ class Reader:
             f" {limits.header_count_max} fields",
         )
 
+    @_kept
     def on_headers_complete(self) -> None:
         parser = self._parser
         headers = self._headers
@@ -271,12 +297,14 @@ class Reader:
         if candidate is not None:
             self._known.learn(candidate, self._head, self._fields_count)
 
+    @_kept
     def on_chunk_header(self) -> None:
         self._pieces += 1
         if self._pieces > self._limits.pieces_max:
             text = f"the body arrives in more than {self._limits.pieces_max} pieces"
             raise HttpError(400, f"{text}; use larger chunks, or a Content-Length")
 
+    @_kept
     def on_body(self, piece: bytes) -> None:
         size = len(piece)
         start = self.received
@@ -291,6 +319,7 @@ class Reader:
         else:
             self._body = bytearray(piece)
 
+    @_kept
     def on_message_complete(self) -> None:
         request = HttpRequest(self._head, self._body, self._place)
         held, self.received = self.received, 0

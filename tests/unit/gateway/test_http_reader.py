@@ -139,6 +139,25 @@ def test_limits_of_the_body() -> None:
         full.feed(post(bytes(10)))
 
 
+def test_limits_are_told_whatever_exception_is_being_handled() -> None:
+    chunked = b"POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    full = Reading()
+    full.budget = 9
+    try:
+        raise ImportError("no such module")
+    except ImportError:  # an event loop that is run in here runs with it as its context
+        with refused(431):
+            Reading(header_bytes_max=100).feed(b"GET /" + b"a" * 200)
+        with refused(413):
+            Reading(body_bytes_max=9).feed(post(bytes(10)))
+        with refused(400, "more than 5 pieces"):
+            Reading(pieces_max=5).feed(chunked + b"1\r\na\r\n" * 6)
+        with refused(417):
+            Reading().feed(post(b"", b"Expect: wonders\r\n"))
+        with pytest.raises(Unavailable):
+            full.feed(post(bytes(10)))
+
+
 @pytest.mark.parametrize(
     "wire",
     [
