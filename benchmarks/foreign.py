@@ -94,6 +94,7 @@ def perf_analyzer(
     *,
     shared_bytes: int = 0,
     batch: bool = False,
+    streaming: bool = False,
 ) -> Measured:
     """perf_analyzer over http or grpc, with system shared memory when `shared_bytes` are given.
 
@@ -109,6 +110,8 @@ def perf_analyzer(
     ]  # fmt: skip
     if batch:
         command += ["-b", "1"]
+    if streaming:
+        command += ["--streaming"]
     if shared_bytes:
         command += ["--shared-memory", "system", "--output-shared-memory-size", str(shared_bytes)]
     for attempt in range(TRIES_MAX):

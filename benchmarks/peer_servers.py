@@ -93,13 +93,14 @@ class Triton(PeerServer):
 
 
 class Mosec(PeerServer):
-    """mosec with the speech detector; VAD_MODEL_NAME lies in the folder."""
+    """mosec with the echoes, and the speech detector when VAD_MODEL_NAME lies in the folder."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         host, _, port = options.mosec_http.partition(":")
-        script = Path(__file__).resolve().parent / "peers" / "mosec_vad.py"
+        script = Path(__file__).resolve().parent / "peers" / "mosec_models.py"
+        file = folder / VAD_MODEL_NAME
         command = [
-            "env", f"VAD_MODEL={folder / VAD_MODEL_NAME}", options.mosec_python, str(script),
+            "env", f"VAD_MODEL={file if file.exists() else ''}", options.mosec_python, str(script),
             "--address", host, "--port", port, "--log-level", "warning",
         ]  # fmt: skip
         super().__init__(

@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from benchmarks import workloads
+from benchmarks import front_door, workloads
 from benchmarks.closed_loop import Measured
 from benchmarks.peer_servers import Triton
 from benchmarks.processes import cpu_of, end_on_sigterm, family_of, wait_for_quiet
@@ -35,8 +35,10 @@ from benchmarks.workloads import Bar, Load
 
 from naiad.testing.server import Server, serve
 
+ARGUMENTS: Final = ("--spares", "0", "--http-port", "0", "--grpc-port", "0")
 IDLE_SECONDS: Final = 2.0
 QUIET_WAIT_SECONDS_MAX: Final = 20.0
+WORKLOADS: Final = {**workloads.WORKLOADS, **front_door.WORKLOADS}
 
 
 def main() -> int:
@@ -46,13 +48,16 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="naiad-versus-")))
         context = workloads.context_of(options, folder, stack)
         triton = stack.enter_context(Triton(options, context.peer_repository))
-        arguments = ["--spares", "0"]
-        naiad = stack.enter_context(serve(context.repository, arguments=arguments))
-        context = context._replace(run_dir=str(naiad.run_dir))
+        naiad = stack.enter_context(serve(context.repository, arguments=ARGUMENTS))
+        context = context._replace(
+            run_dir=str(naiad.run_dir),
+            http=naiad.http_url.removeprefix("http://"),
+            grpc=naiad.grpc_target,
+        )
         _print_idle(naiad, triton)
         failed = 0
         for name in options.workloads:
-            workload = workloads.WORKLOADS[name](context)
+            workload = WORKLOADS[name](context)
             rounds = [_round(workload.loads, index, options) for index in range(options.rounds)]
             verdicts = [_verdict(bar, rounds) for bar in workload.bars]
             failed += sum(not verdict.is_reached for verdict in verdicts)
@@ -66,7 +71,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("workloads", nargs="+", choices=sorted(workloads.WORKLOADS))
+    parser.add_argument("workloads", nargs="+", choices=sorted(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each load in each round")
     parser.add_argument("--triton-command", default="")

@@ -20,12 +20,17 @@ from benchmarks.questions import QUESTIONS
 
 HERE: Final = Path(__file__).resolve().parent
 OUR_MODELS: Final = ("identity", "identbig")
+VAD_WORKLOADS: Final = frozenset({"vad", "http-vad"})
 PEER_MODELS: Final = ("identity", "identity_batched", "identbig")
 SHARED_MODELS: Final = ("identity_batched",)
 """Of the peers' repository, which naiad serves as well: the very same config and model.py."""
 
 BATCHED_BIG: Final = "identbig_batched"
 """naiad's identbig with the dynamic batcher."""
+
+ALONE: Final = "identity_alone"
+BIG_ALONE: Final = "identbig_alone"
+"""The peers' models as they are (max_batch_size 0), for naiad by other names."""
 
 
 class Load(NamedTuple):
@@ -62,6 +67,9 @@ class Context(NamedTuple):
     """Ends what a workload starts."""
     run_dir: str = ""
     """Of the running naiad; empty until it runs."""
+    http: str = ""
+    grpc: str = ""
+    """HOST:PORT of its front door."""
 
 
 class Workload(NamedTuple):
@@ -81,12 +89,21 @@ def context_of(options: argparse.Namespace, folder: Path, stack: ExitStack) -> C
         shutil.copytree(HERE / "peers" / "repository" / name, ours / name)
     for name in OUR_MODELS:
         shutil.copytree(HERE.parent / "model_repository" / name, ours / name)
-    batched = shutil.copytree(ours / "identbig", ours / BATCHED_BIG) / "config.pbtxt"
-    text = batched.read_text().replace('name: "identbig"', f'name: "{BATCHED_BIG}"')
-    batched.write_text(f"{text}dynamic_batching {{ }}\n")
-    if "vad" in options.workloads:
+    batched = _renamed(ours / "identbig", ours / BATCHED_BIG)
+    batched.write_text(f"{batched.read_text()}dynamic_batching {{ }}\n")
+    _renamed(peers / "identity", ours / ALONE)
+    _renamed(peers / "identbig", ours / BIG_ALONE)
+    if VAD_WORKLOADS & set(options.workloads):
         vad.add_models(options.vad_model, ours, peers, folder)
     return Context(options, folder, ours, peers, stack)
+
+
+def _renamed(source: Path, target: Path) -> Path:
+    """A copy of a model by another name; its configuration."""
+    config = shutil.copytree(source, target) / "config.pbtxt"
+    text = config.read_text().replace(f'name: "{source.name}"', f'name: "{target.name}"')
+    config.write_text(text)
+    return config
 
 
 def native_client(in_flight: int) -> Callable[[Context], Workload]:
