@@ -44,6 +44,10 @@ from naiad.client.requests import PackedInput, Prepared
 from naiad.client.results import InferResult
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 
+BURST_REQUESTS_MAX: Final = 8
+"""So many are sent at once, without waiting for the end of the turn: the broker and a worker begin
+with them while this process prepares the others. Otherwise all of them take turns on one core."""
+
 _now_ns: Final = time.monotonic_ns
 
 
@@ -86,6 +90,7 @@ class AsyncClient:
         self._memory = self._driver.memory
         self._driver.when_lease_ends(self._lease_ended)
         self._is_turn_due = False
+        self._burst = 0
         self._sent_again: dict[asyncio.Future[Any], int] = {}
         """Ids of requests that were sent again, inline."""
         self._completions: list[Completion] = []
@@ -155,6 +160,10 @@ class AsyncClient:
             self._memory.announce(now_ns)
         ident = 0 if self._queue else session.submit(parts, receiver, now_ns)
         if ident:
+            self._burst += 1
+            if self._burst >= BURST_REQUESTS_MAX:
+                self._burst = 0
+                self._driver.send()
             self._turn_soon()
         return ident
 
@@ -231,6 +240,7 @@ class AsyncClient:
     def _turn(self) -> None:
         """Send what is due, take in what came, and see to it that the next turn comes in time."""
         self._is_turn_due = False
+        self._burst = 0
         driver = self._driver
         completions = self._completions
         driver.turn(_now_ns(), completions)
