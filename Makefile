@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo serve test check soak conformance bench clean
+.PHONY: help setup compile demo serve test check soak conformance bench clean
 
 help:
 	@echo "make demo    set up the example models, serve them, ask each a question, stop   (start here)"
@@ -14,11 +14,16 @@ help:
 	@echo "make conformance   stock clients and tools against a real server; ARGS=\"--perf-analyzer PATH\""
 	@echo "make soak    the long runs (an hour)"
 	@echo "make bench   the benchmarks that need no other server, to build/benchmarks; ARGS=\"--rounds 3\""
+	@echo "make compile compile the hot modules, two minutes; servers of this checkout use them until a source changes"
 	@echo "make setup   only create .venv with all that the others need"
 	@echo "make clean   remove .venv and every cache"
 
 setup:
 	@scripts/setup dev
+
+compile:
+	@scripts/setup dev
+	@.venv/bin/python setup.py --quiet build_ext --inplace --build-lib build/lib --build-temp build/compile
 
 demo:
 	@scripts/setup demo
@@ -41,8 +46,7 @@ soak:
 	@.venv/bin/python -m pytest -m soak
 
 # Those beside other servers need to be told where these are: python -m benchmarks.all --help
-bench:
-	@scripts/setup dev
+bench: compile
 	@.venv/bin/python scripts/setup_models.py
 	@.venv/bin/python -m benchmarks.all --out build/benchmarks --only core,cpu,delays,scrapes,late,sizes $(ARGS)
 
@@ -52,4 +56,4 @@ conformance:
 	@.venv/bin/python -m pytest -m conformance tests/conformance $(ARGS)
 
 clean:
-	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info src/naiad/_compiled/*.so src/naiad/_compiled/sources*

@@ -15,6 +15,7 @@ from naiad import __version__
 from naiad.cli import streams
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
+from naiad.compiled import is_compiled
 
 OVERVIEW: Final = """\
 naiad serves models: a broker queues requests, every model instance is a process of its own.
@@ -77,7 +78,12 @@ class Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: naiad serve model_repository",
 )
-@click.version_option(__version__, "-V", "--version", message="naiad %(version)s")
+@click.version_option(
+    f"{__version__} ({'compiled' if is_compiled() else 'plain Python'})",
+    "-V",
+    "--version",
+    message="naiad %(version)s",
+)
 @click.pass_context
 def root(context: click.Context) -> None:
     """An inference server that queues in one process and runs every model instance in its own."""

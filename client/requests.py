@@ -7,7 +7,7 @@ others. Never looks into a buffer.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from naiad.protocol import messages as m
 from naiad.protocol.checks import (
@@ -56,7 +56,7 @@ class InferInput(NamedTuple):
     region: int = 0
     offset: int = 0
     size: int = 0
-    keep: object = None
+    keep: Any = None
     """Kept alive until no process reads the input any more."""
 
 
@@ -70,7 +70,7 @@ class OutputPlace(NamedTuple):
     region: int
     offset: int
     size: int
-    keep: object = None
+    keep: Any = None
 
 
 PackedInput = tuple[str, str, tuple[int, ...], int, int, int, int, Buffer | None]

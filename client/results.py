@@ -113,7 +113,8 @@ class InferResult:
             found = arrays[name] = self._array(self._tensor(name))
         return found
 
-    __getitem__ = as_numpy
+    def __getitem__(self, name: str) -> Array:
+        return self.as_numpy(name)
 
     def __contains__(self, name: object) -> bool:
         return any(tensor[0] == name for tensor in self._tensors)

@@ -17,6 +17,21 @@ COMPONENTS = {
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before a test imports it
 
 
+def _import_sources() -> None:
+    """In this process naiad runs as plain Python, so that tests can replace parts of it; servers
+    that tests start run compiled modules where there are any. NAIAD_COMPILED=1: both do."""
+    before = os.environ.get(SWITCH)
+    os.environ[SWITCH] = before or "0"
+    import naiad  # noqa: F401
+
+    if before is None:
+        del os.environ[SWITCH]
+
+
+SWITCH = "NAIAD_COMPILED"
+_import_sources()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_name_per_module() -> Iterator[None]:
     """A component is only ever imported as naiad.<component>."""

@@ -1,0 +1,74 @@
+"""Which compiled modules are used, and what the list of them names."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from naiad import compiled
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def setup() -> ModuleType:
+    """setup.py without running it."""
+    spec = importlib.util.spec_from_file_location("naiad_setup", ROOT / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_hot_module_exists_and_is_in_one_group(setup: ModuleType) -> None:
+    files = [file for folders in setup.GROUPS.values() for file in setup.sources(folders)]
+    assert len(files) == len(set(files))
+    assert not [file for file in files if not (ROOT / "src" / "naiad" / file).is_file()]
+    assert {folder for folders in setup.GROUPS.values() for folder in folders} == set(setup.HOT)
+
+
+def index(folder: Path, package: Path, **sources: str) -> None:
+    lines = ["- group__mypyc "]
+    for name, text in sources.items():
+        (package / f"{name}.py").write_text(text)
+        found = compiled.checksum(str(package / f"{name}.py"))
+        lines.append(f"{found} naiad.{name} {name}.py")
+    (folder / f"{compiled.INDEX}{compiled.SUFFIX}").write_text("\n".join(lines) + "\n")
+
+
+def test_without_an_index_nothing_is_compiled(tmp_path: Path) -> None:
+    assert compiled.current(str(tmp_path), str(tmp_path)) == {}
+
+
+def test_libraries_are_found_by_module_and_group(tmp_path: Path) -> None:
+    index(tmp_path, tmp_path, one="x = 1\n", two="x = 2\n")
+    found = compiled.current(str(tmp_path), str(tmp_path))
+    assert found == {
+        "group__mypyc": f"{tmp_path}/group__mypyc{compiled.SUFFIX}",
+        "naiad.one": f"{tmp_path}/naiad_one{compiled.SUFFIX}",
+        "naiad.two": f"{tmp_path}/naiad_two{compiled.SUFFIX}",
+    }
+
+
+def test_one_source_that_differs_makes_all_of_them_stale(tmp_path: Path) -> None:
+    index(tmp_path, tmp_path, one="x = 1\n", two="x = 2\n")
+    (tmp_path / "two.py").write_text("x = 3\n")
+    assert compiled.current(str(tmp_path), str(tmp_path)) == {}
+
+
+def test_a_source_that_is_gone_makes_them_stale(tmp_path: Path) -> None:
+    index(tmp_path, tmp_path, one="x = 1\n")
+    (tmp_path / "one.py").unlink()
+    assert compiled.current(str(tmp_path), str(tmp_path)) == {}
+
+
+def test_the_finder_leaves_other_modules_to_others() -> None:
+    finder = compiled.CompiledFinder({"naiad.one": "/nowhere/one.so"})
+    assert finder.find_spec("naiad.two") is None
+    spec = finder.find_spec("naiad.one")
+    assert spec is not None
+    assert spec.origin == "/nowhere/one.so"
