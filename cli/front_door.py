@@ -43,6 +43,8 @@ class FrontDoor:
     management: Sequence[socket.socket] = field(default=())
     secrets: Mapping[str, int] = field(default_factory=dict)
     """Files in memory, by the option that says so: in command lines everybody could read them."""
+    unix_paths: Sequence[str] = ()
+    """Of sockets; removed at the end."""
 
     @property
     def descriptors(self) -> dict[str, list[int]]:
@@ -59,22 +61,22 @@ class FrontDoor:
         """Whether another server may have a port of this one."""
         return any(is_shared(one) for one in (*self.http, *self.grpc))
 
-    def leave_port(self) -> None:
-        """Let nobody new in where another server listens too. Gateways that run take the rest, and
-        the port is the other's as soon as the last of them has closed it."""
-        shared = [one for one in (*self.http, *self.grpc) if is_shared(one)]
-        let_nobody_in(shared)
-        for one in shared:
+    def leave(self) -> None:
+        """Leave the ports to the gateways that run: when the last of them has closed one, its who
+        comes late is refused, where another server listens too is served there, and waits for
+        nobody. No gateway can be started from now on."""
+        let_nobody_in([one for one in (*self.http, *self.grpc) if is_shared(one)])
+        for one in (*self.http, *self.grpc, *self.management):
             one.close()
 
     def close(self) -> None:
         for descriptor in self.secrets.values():
             os.close(descriptor)
         for one in (*self.http, *self.grpc, *self.management):
-            if one.family == socket.AF_UNIX:
-                with contextlib.suppress(OSError):
-                    os.unlink(one.getsockname())
             one.close()
+        for path in self.unix_paths:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 def opened(
@@ -166,15 +168,24 @@ def opened(
             management.append(listening(*place, what="--management-port", local_only=True))
             management_url = _url(place[0], management[0])
     except ListenFailed as fault:
-        FrontDoor(http=http, grpc=grpc, management=management, secrets=secrets).close()
+        paths = _unix_paths(http, management)
+        FrontDoor(
+            http=http, grpc=grpc, management=management, secrets=secrets, unix_paths=paths
+        ).close()
         raise CommandFailed(str(fault), ExitCode.PORT) from fault
     if not http and not grpc and not management:
         FrontDoor(secrets=secrets).close()
         return FrontDoor()
     return FrontDoor(
         url, grpc_target, management_url, gateways, grace_seconds, arguments,
-        http, grpc, management, secrets,
+        http, grpc, management, secrets, _unix_paths(http, management),
     )  # fmt: skip
+
+
+def _unix_paths(*sockets: Sequence[socket.socket]) -> list[str]:
+    """While they are open: a closed one does not know its own any more."""
+    family = socket.AF_UNIX
+    return [one.getsockname() for some in sockets for one in some if one.family == family]
 
 
 def _check(

@@ -152,7 +152,12 @@ def serve(
         notices.show(f"management on {door.management_url}")
     if metrics.url:
         notices.show(f"metrics on {metrics.url}")
-    supervisor = Supervisor(plan, log, show, door.leave_port)
+
+    def leave_ports() -> None:
+        door.leave()
+        metrics.close()
+
+    supervisor = Supervisor(plan, log, show, leave_ports)
     try:
         code = supervisor.run()
         for line in [*forget_state(where), *cleanup(where, name)]:

@@ -8,6 +8,7 @@ The order of a shutdown, at the first SIGTERM or SIGINT:
  1. The broker gets SIGTERM: it says not ready, takes nothing new, finishes what is there, tells the
     workers to stop, and exits. Nothing is restarted from now on. When the broker is gone (or was
     when the signal came), the workers that are left get SIGTERM: nobody else will tell them.
+    Listening sockets are left to the processes that run: when those end, nobody waits in a backlog.
     Gateways get theirs `grace_seconds` before the broker: until then they are not ready, but serve.
     Then they pass on the answers to what is under way, and exit.
     Metrics are told last, as the workers: a drain can be watched.
@@ -69,7 +70,7 @@ class Supervisor:
         log: where the lines of children and our own go.
         on_settled: called once with the status when every model is ready or has failed; an exit
             code drains and ends the server with it.
-        on_drain: called when the end begins, before anybody is told.
+        on_drain: called when the end begins: nothing that listens is started any more.
     """
 
     def __init__(

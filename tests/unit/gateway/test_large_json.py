@@ -1,0 +1,264 @@
+"""JSON read and written in slices comes to the same as at once, faults included."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from naiad.client.tensors import pack_bytes
+from naiad.gateway.calls import InferCall
+from naiad.gateway.http_request import infer_call
+from naiad.gateway.json_slices import ARRAYS_MAX, REST_BYTES_MAX, SLICE_BYTES, Cut, cut_out
+from naiad.gateway.json_tensors import from_json, to_json
+from naiad.gateway.large_json import UNDER_WAY_BYTES_MAX, LargeJson
+from naiad.protocol.errors import RequestError, Unavailable
+
+LIMIT = 1 << 26
+FLOATS = [number / 8 for number in range(40_000)]
+STRINGS = ['"', "\\", '","', "],[", "\\\\", "é", "", '\\"', "[1,2]", ', "', "plain", "x" * 300]
+
+
+def body(data: str, datatype: str = "FP32", count: int = 40_000, more: str = "") -> bytes:
+    tensor = f'{{"name":"I","datatype":"{datatype}","shape":[{count}],"data":{data}}}'
+    return f'{{"id":"5","inputs":[{tensor}]{more}}}'.encode()
+
+
+def at_once(text: bytes, behind: bytes = b"") -> InferCall:
+    return infer_call("m", 1, text + behind, len(text), from_json, LIMIT)
+
+
+def in_slices(text: bytes, behind: bytes = b"") -> InferCall:
+    whole = memoryview(text + behind)
+    return asyncio.run(LargeJson().call("m", 1, whole, len(text), LIMIT, None))
+
+
+def cut(text: bytes) -> Cut:
+    steps = cut_out(memoryview(text), "mark")
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Cut = end.value
+            return found
+
+
+def rows(values: list[Any], length: int) -> list[Any]:
+    return [values[start : start + length] for start in range(0, len(values), length)]
+
+
+@pytest.mark.parametrize("form", [None, 1, "tight"], ids=["usual", "indented", "tight"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        FLOATS,
+        [FLOATS],
+        [[[one]] for one in FLOATS],
+        rows(FLOATS, 3),
+        [rows(FLOATS[:20_000], 7), rows(FLOATS[20_000:], 20_000)],
+        [*FLOATS[:-3], float("nan"), float("inf"), -1e-40],
+    ],
+    ids=["flat", "one row", "columns", "rows", "uneven lengths", "words"],
+)
+def test_numbers(data: list[Any], form: int | str | None) -> None:
+    tight = (",", ":") if form == "tight" else None
+    indent = form if isinstance(form, int) else None
+    text = body(json.dumps(data, indent=indent, separators=tight))
+    (slices,) = cut(text).slices.values()
+    assert len(slices) > 1
+    assert max(one.end - one.start for one in slices) <= SLICE_BYTES
+    assert in_slices(text) == at_once(text)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "values"),
+    [
+        ("INT64", [-(2**63), 2**63 - 1, 0, 7]),
+        ("UINT8", [0, 255]),
+        ("BOOL", [True, False]),
+        ("FP64", [0.1, 1, -1e300]),
+    ],
+)
+def test_other_types(datatype: str, values: list[Any]) -> None:
+    text = body(json.dumps(values * (60_000 // len(values))), datatype, 60_000)
+    assert len(cut(text).slices) == 1
+    assert in_slices(text) == at_once(text)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_strings_whatever_is_in_them(seed: int, is_ascii: bool) -> None:
+    random = Random(seed)
+    values = random.choices(STRINGS, k=20_000)
+    data = rows(values, 5) if seed % 2 else values
+    text = body(json.dumps(data, ensure_ascii=is_ascii), "BYTES", 20_000)
+    (slices,) = cut(text).slices.values()
+    assert len(slices) > 2
+    assert in_slices(text) == at_once(text)
+
+
+def test_one_long_string_stays_whole() -> None:
+    text = body(json.dumps(["ab,]" * 100_000, "c"]), "BYTES", 2)
+    assert in_slices(text) == at_once(text)
+
+
+def test_several_inputs_parameters_and_binary_data() -> None:
+    def tensor(name: str, field: str) -> str:
+        return f'{{"name":"{name}","datatype":"FP32","shape":[40000],{field}}}'
+
+    array = f'"data" : {json.dumps(FLOATS)}'
+    binary = '"parameters":{"binary_data_size":160000}'
+    named = tensor('\\"data\\":[', array)
+    given = [tensor("A", array), tensor("B", binary), named, tensor("C", array)]
+    more = '"parameters":{"mine":"\\"data\\":[1,2","priority":3},"outputs":[{"name":"O"}]'
+    text = f'{{"inputs":[{",".join(given)}],{more}}}'.encode()
+    behind = np.arange(40_000, dtype="<f4").tobytes()
+    assert len(cut(text).slices) == 3
+    assert in_slices(text, behind) == at_once(text, behind)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "[1.5,,2" + ",3" * 50_000 + "]",
+        "[1.5" + ",3" * 50_000 + ",]",
+        "[" + "3," * 50_000 + ",4]",
+        "[" + "3," * 50_000 + "04]",
+        "[" + "3," * 50_000 + "x]",
+        "[" + "3," * 50_000,
+        "[" + "3," * 50_000 + "4]]",
+        "[[" + "3," * 50_000 + "4]",
+        "[" + "3," * 50_000 + "4}",
+        "[" * 200 + "3," * 50_000 + "4" + "]" * 200,
+        "[" * 70_000,
+        "[[" + "3," * 50_000 + "4]," + "[4],5]",
+        "[" + "3," * 50_000 + "[4]]",
+        "[" + "3," * 50_000 + '"4"]',
+        "[" + "3," * 50_000 + "true]",
+        "[" + "3," * 50_000 + '{"a":1,"b":2}]',
+        "[" + "3," * 50_000 + '"a\nb"]',
+        "[" + '"\\q",' * 50_000 + '"4"]',
+        "[" + "3," * 50_000 + "4],5",
+        "[" + "3," * 50_000 + "4] 5",
+        "[" + "3," * 20_000 + "4]",
+    ],
+    ids=lambda data: f"{data[:6]}..{data[-8:]}",
+)
+def test_what_cannot_be_read_is_refused_as_at_once(data: str) -> None:
+    text = body(data, count=50_001)
+    with pytest.raises(RequestError):
+        at_once(text)
+    with pytest.raises(RequestError):
+        in_slices(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        (body("[" + "3," * 50_000 + "x]"), "3,x"),
+        (body("[" + "3," * 50_000 + "4]", more=",?"), ",?"),
+    ],
+)
+def test_faults_say_where(text: bytes, at: str) -> None:
+    with pytest.raises(RequestError) as whole:
+        at_once(text)
+    with pytest.raises(RequestError) as sliced:
+        in_slices(text)
+    assert sliced.value.message == whole.value.message
+    assert int(whole.value.message.split()[-1]) == text.index(at.encode()) + len(at) - 1
+
+
+def test_ranges_counts_and_types_are_told_as_at_once() -> None:
+    for datatype, data, count in (
+        ("UINT8", [1] * 50_000 + [256], 50_001),
+        ("UINT8", [1] * 50_000, 50_001),
+        ("FP32", [1] * 50_000, 49_999),
+        ("FP32", [1] * 50_000 + [None], 50_001),
+        ("FP16", [1] * 50_000, 50_000),
+    ):
+        text = body(json.dumps(data), datatype, count)
+        with pytest.raises(RequestError) as whole:
+            at_once(text)
+        with pytest.raises(RequestError) as sliced:
+            in_slices(text)
+        assert sliced.value.message == whole.value.message
+
+
+def test_what_is_no_array_is_bounded() -> None:
+    spaces = b'{"inputs":' + b" " * (REST_BYTES_MAX + 1)
+    many = b'{"inputs":[' + b'{"data":[1]},' * (ARRAYS_MAX + 1) + b"]}"
+    for text, limit in ((spaces, REST_BYTES_MAX), (many, ARRAYS_MAX)):
+        with pytest.raises(RequestError, match=str(limit)):
+            in_slices(text)
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "count"),
+    [
+        ("FP32", np.arange(30_000, dtype="<f4") / 7, 30_000),
+        ("INT8", np.arange(30_000).astype("i1"), 30_000),
+        ("BYTES", np.array(STRINGS * 1000, dtype=object), len(STRINGS) * 1000),
+        ("BYTES", np.array(["x" * 100_000, "", "y"], dtype=object), 3),
+        ("FP32", np.empty(0, dtype="<f4"), 0),
+    ],
+    ids=["FP32", "INT8", "strings", "long strings", "none"],
+)
+def test_outputs(datatype: str, data: Any, count: int) -> None:
+    raw = memoryview(pack_bytes("O", data) if datatype == "BYTES" else data.tobytes())
+    parts = asyncio.run(LargeJson().text("O", datatype, (count,), raw))
+    assert b"".join(parts) == to_json("O", datatype, (count,), raw)
+    assert max(map(len, parts)) < 200_000
+
+
+def test_outputs_that_json_cannot_hold() -> None:
+    for datatype, raw in (("FP16", bytes(80_000)), ("BYTES", b"\1\0\0\0\xff" * 9000)):
+        with pytest.raises(RequestError, match="Please use the binary data format"):
+            asyncio.run(LargeJson().text("O", datatype, (9000,), memoryview(raw)))
+
+
+# --- turns ---------------------------------------------------------------------------------------
+
+
+def test_others_run_between_slices_and_what_is_cancelled_is_forgotten() -> None:
+    text = body(json.dumps(FLOATS))
+
+    async def run() -> None:
+        large = LargeJson()
+        turns = 0
+        works = [
+            asyncio.ensure_future(large.call("m", 1, text, len(text), LIMIT, None))
+            for _ in range(3)
+        ]
+        while not any(one.done() for one in works[1:]):
+            await asyncio.sleep(0)
+            turns += 1
+            works[0].cancel()
+        assert turns > 2 * len(text) / SLICE_BYTES
+        assert await works[1] == await works[2] == at_once(text)
+        assert works[0].cancelled()
+        whole = memoryview(bytes(1)).cast("B")
+        fits = asyncio.ensure_future(large.text("O", "UINT8", (1,), whole))
+        assert await fits == [b"[0", b"]"]
+
+    asyncio.run(run())
+
+
+def test_there_is_a_limit_of_what_is_under_way() -> None:
+    async def run() -> None:
+        large = LargeJson()
+        text = body(json.dumps(FLOATS))
+        first = asyncio.ensure_future(large.call("m", 1, text, len(text), LIMIT, None))
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="use binary data"):
+            await large.call("m", 1, text, UNDER_WAY_BYTES_MAX, LIMIT, None)
+        assert await first == at_once(text)
+        assert await large.call("m", 1, text, len(text), LIMIT, None) == at_once(text)
+
+    asyncio.run(run())
