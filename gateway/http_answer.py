@@ -6,7 +6,7 @@ converter knows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from json import dumps
 from json.encoder import encode_basestring
 from typing import Final, NamedTuple
@@ -20,6 +20,8 @@ ToJson = Callable[[str, str, tuple[int, ...], memoryview], bytes]
 APART_BYTES_MIN: Final = 64 * 1024
 """Of an array as JSON, from which on copying it once more costs too much."""
 
+NOTHING: Final[Mapping[str, Sequence[bytes]]] = {}
+
 JSON_TYPE: Final = "application/json"
 BINARY_TYPE: Final = "application/octet-stream"
 
@@ -31,15 +33,22 @@ class Body(NamedTuple):
     json_length: int | None
 
 
-def answer_body(call: InferCall, answer: InferAnswer, to_json: ToJson) -> Body:
+def answer_body(
+    call: InferCall,
+    answer: InferAnswer,
+    to_json: ToJson,
+    written: Mapping[str, Sequence[bytes]] = NOTHING,
+) -> Body:
     """The body for an answer, its outputs as the call asked for them.
+
+    `written`: the arrays of some outputs, by name, in parts.
 
     Raises RequestError when an output that was asked for as JSON cannot be written so.
     """
     wishes = {one.name: one.is_binary for one in call.outputs}
     binary: list[Buffer] = []
     texts: list[str] = []
-    large: dict[int, bytes] = {}
+    large: dict[int, Sequence[bytes]] = {}
     """Arrays that follow a text, and are not copied into it."""
     for name, datatype, shape, data in answer.outputs:
         head = (
@@ -52,18 +61,21 @@ def answer_body(call: InferCall, answer: InferAnswer, to_json: ToJson) -> Body:
             texts.append(f'{head},"parameters":{{"binary_data_size":{len(data)}}}}}')
             if len(data):
                 binary.append(data)
+        elif name in written:
+            large[len(texts)] = written[name]
+            texts.append(f'{head},"data":')
         else:
             array = to_json(name, datatype, shape, data)
             if len(array) < APART_BYTES_MIN:
                 texts.append(f'{head},"data":{array.decode()}}}')
             else:
-                large[len(texts)] = array
+                large[len(texts)] = (array,)
                 texts.append(f'{head},"data":')
     label = f'"id":{encode_basestring(answer.id)},' if answer.id else ""
     parameters = ""
     if answer.parameters:
-        written = dumps(answer.parameters, ensure_ascii=False, separators=(",", ":"))
-        parameters = f'"parameters":{written},'
+        others = dumps(answer.parameters, ensure_ascii=False, separators=(",", ":"))
+        parameters = f'"parameters":{others},'
     begin = (
         f'{{{label}"model_name":{encode_basestring(answer.model)},"model_version":"{answer.version}",'
         f'{parameters}"outputs":['
@@ -77,12 +89,14 @@ def answer_body(call: InferCall, answer: InferAnswer, to_json: ToJson) -> Body:
     return Body([*json, *binary], sum(map(len, json)))
 
 
-def _interleaved(begin: str, texts: list[str], large: dict[int, bytes]) -> list[Buffer]:
+def _interleaved(
+    begin: str, texts: list[str], large: Mapping[int, Sequence[bytes]]
+) -> list[Buffer]:
     """The JSON in parts, large arrays as they are."""
     parts: list[Buffer] = []
     for index, text in enumerate(texts):
         begin += f",{text}" if index else text
         if index in large:
-            parts += (begin.encode("utf-8", "backslashreplace"), large[index])
+            parts += (begin.encode("utf-8", "backslashreplace"), *large[index])
             begin = "}"
     return [*parts, f"{begin}]}}".encode("utf-8", "backslashreplace")]

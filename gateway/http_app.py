@@ -120,10 +120,6 @@ class HttpApp:
         work = self._handlers[route.name](route, given)
         return asyncio.get_running_loop().create_task(replied(connection, work))
 
-    def close(self) -> None:
-        """End what was started beside this process."""
-        self._inference.close()
-
     def place(self, head: Head) -> BodyPlace | None:
         """Shared memory for the body of a large inference request."""
         route = self._routes.get(head.path)

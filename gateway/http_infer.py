@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from naiad.client.requests import Buffer
-from naiad.gateway.calls import InferAnswer, InferCall
+from naiad.gateway.calls import Arena, InferAnswer, InferCall
 from naiad.gateway.compression import (
     CODINGS,
     COMPRESSED_BYTES_MIN,
@@ -22,7 +22,7 @@ from naiad.gateway.compression import (
     deflated,
     inflated,
 )
-from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE, Body, ToJson, answer_body
+from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE, NOTHING, Body, answer_body
 from naiad.gateway.http_connection import HttpConnection, Work
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response, error_response
 from naiad.gateway.http_quick import QuickCall
@@ -157,11 +157,9 @@ class Inference:
     def _call(self, route: Route, request: HttpRequest, body: Buffer, is_local: bool) -> InferCall:
         limit_bytes = self._plane.limits.input_bytes_max
         length = json_length(request.head.header(_LENGTH), len(body), limit_bytes)
-        place = request.place
         call = infer_call(
-            route.model, route.version, body, length, from_json, limit_bytes,
-            place and (place.arena, place.offset),
-        )  # fmt: skip
+            route.model, route.version, body, length, from_json, limit_bytes, _place(request)
+        )
         return self._completed(call, request, is_local)
 
     def _completed(self, call: InferCall, request: HttpRequest, is_local: bool) -> InferCall:
@@ -202,7 +200,7 @@ class Inference:
                 call = self._call(route, request, body, is_local)
             else:
                 call = await self._large.call(
-                    route.model, route.version, bytes(body), length, limit_bytes
+                    route.model, route.version, body, length, limit_bytes, _place(request)
                 )
                 call = self._completed(call, request, is_local)
         call = call._replace(user=plan.user)
@@ -227,19 +225,11 @@ class Inference:
 
     async def _response(self, call: InferCall, answer: InferAnswer) -> Response:
         """The response with every large array written apart."""
-        texts = {
-            name: await self._large.text(name, datatype, shape, bytes(data))
+        written = {
+            name: await self._large.text(name, datatype, shape, data)
             for name, datatype, shape, data in large_outputs(call, answer)
         }
-
-        def written(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> bytes:
-            return texts.get(name) or to_json(name, datatype, shape, data)
-
         return response_of(call, answer, written)
-
-    def close(self) -> None:
-        """End what was started beside this process."""
-        self._large.close()
 
 
 def large_outputs(
@@ -256,6 +246,10 @@ def large_outputs(
     ]
 
 
+def _place(request: HttpRequest) -> tuple[Arena, int] | None:
+    return request.place and (request.place.arena, request.place.offset)
+
+
 def _json_bytes(request: HttpRequest, size: int) -> int:
     """How much of a body is JSON, as far as its header can be read."""
     length = request.head.headers.get(_LENGTH)
@@ -264,13 +258,15 @@ def _json_bytes(request: HttpRequest, size: int) -> int:
 
 
 def response_of(
-    call: InferCall, outcome: InferAnswer | NaiadError, written: ToJson = to_json
+    call: InferCall,
+    outcome: InferAnswer | NaiadError,
+    written: Mapping[str, Sequence[bytes]] = NOTHING,
 ) -> Response:
-    """The response for a call's outcome; never raises."""
+    """The response for a call's outcome; never raises. `written`: see `answer_body`."""
     if isinstance(outcome, NaiadError):
         return error_response(from_fault(outcome))
     try:
-        body: Body = answer_body(call, outcome, written)
+        body: Body = answer_body(call, outcome, to_json, written)
     except NaiadError as fault:
         return error_response(from_fault(fault))
     return Response(200, body.parts, body.json_length)

@@ -7,6 +7,7 @@ beginning, as KServe asks for.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 from naiad.gateway.calls import CallOutput, RegionPart
@@ -28,27 +29,15 @@ _REGION_KEYS: Final = (
 )
 
 
-def parsed_object(text: bytes) -> Json:
-    """A JSON object. Raises RequestError for what is not one."""
+def parsed_object(text: bytes, position: Callable[[int], int] = int) -> Json:
+    """A JSON object. Raises RequestError for what is not one. `position`: see `parsed`."""
     containers = text.count(b"[") + text.count(b"{")
     if containers > CONTAINERS_MAX:
         raise RequestError(
             f"failed to parse the request JSON buffer: {containers} arrays and objects, expected at"
             f" most {CONTAINERS_MAX}; send the data as one flat array, or as binary data"
         )
-    try:
-        found = json.loads(text.decode())
-    except RecursionError:
-        raise RequestError(
-            "failed to parse the request JSON buffer: it is nested too deeply, expected at most"
-            f" {DEPTH_MAX} levels"
-        ) from None
-    except ValueError as fault:
-        reason = getattr(fault, "msg", None) or getattr(fault, "reason", None) or str(fault)
-        where = getattr(fault, "pos", getattr(fault, "start", 0))
-        raise RequestError(
-            f"failed to parse the request JSON buffer: {reason} at {where}"
-        ) from None
+    found = parsed(text, position)
     if type(found) is not dict:
         raise RequestError(
             f"failed to parse the request JSON buffer: expected an object, got {kind_of(found)}"
@@ -56,6 +45,30 @@ def parsed_object(text: bytes) -> Json:
     if b"\\ud" in text or b"\\uD" in text:
         _check_unicode(found)
     return found
+
+
+def parsed(text: bytes, position: Callable[[int], int] = int) -> Any:
+    """A JSON value. Raises RequestError for what is none.
+
+    `position`: where something is for the client, of where it is in `text`.
+    """
+    try:
+        return json.loads(text.decode())
+    except RecursionError:
+        raise nested_too_deeply() from None
+    except ValueError as fault:
+        reason = getattr(fault, "msg", None) or getattr(fault, "reason", None) or str(fault)
+        where = position(getattr(fault, "pos", getattr(fault, "start", 0)))
+        raise RequestError(
+            f"failed to parse the request JSON buffer: {reason} at {where}"
+        ) from None
+
+
+def nested_too_deeply() -> RequestError:
+    return RequestError(
+        "failed to parse the request JSON buffer: it is nested too deeply, expected at most"
+        f" {DEPTH_MAX} levels"
+    )
 
 
 def _check_unicode(found: Json) -> None:

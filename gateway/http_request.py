@@ -34,7 +34,7 @@ ARENA_BYTES_MIN: Final = 64 * 1024
 _INT32_MAX: Final = 2**31 - 1
 _DIGITS_MAX: Final = 10
 
-FromJson = Callable[[str, str, tuple[int, ...], list[Any]], bytes]
+FromJson = Callable[[str, str, tuple[int, ...], list[Any]], Buffer]
 """(input's name, datatype, shape, data as parsed) to its bytes; see naiad.gateway.json_tensors."""
 
 
@@ -90,6 +90,20 @@ def infer_call(
     Raises RequestError for whatever is wrong with it, with Triton's texts.
     """
     found = parsed_object(bytes(body[:length]))
+    return call_of(found, model, version, body, length, from_json, limit_bytes, place)
+
+
+def call_of(
+    found: Json,
+    model: str,
+    version: int,
+    body: Buffer,
+    length: int,
+    from_json: FromJson,
+    limit_bytes: int,
+    place: tuple[Arena, int] | None,
+) -> InferCall:
+    """The same with its JSON as parsed."""
     reader = _Reader(model, body, length, from_json, limit_bytes, place)
     inputs = tuple([reader.input(one) for one in array_of(found, "inputs")])
     reader.check_end()
@@ -173,7 +187,7 @@ class _Reader:
             return ArenaPart(self._place[0], self._place[1] + start, size)
         return self._body[start:end]
 
-    def _converted(self, found: Json, name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    def _converted(self, found: Json, name: str, datatype: str, shape: tuple[int, ...]) -> Buffer:
         item_bytes = ITEM_BYTES[datatype]
         checked_size(f"input '{name}'", element_count(shape) * item_bytes, self._limit_bytes)
         return self._from_json(name, datatype, shape, array_of(found, "data"))

@@ -39,10 +39,6 @@ class HttpServer(Listener[HttpConnection]):
     def place(self, head: Head) -> BodyPlace | None:
         return self._app.place(head)
 
-    def close(self) -> None:
-        super().close()
-        self._app.close()
-
     def _connection(self, loop: asyncio.AbstractEventLoop) -> HttpConnection:
         return HttpConnection(self, loop)
 

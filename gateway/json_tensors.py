@@ -7,6 +7,7 @@ and -Infinity are read and written as bare words, as Triton does.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final
 
@@ -14,9 +15,13 @@ import numpy as np
 
 from naiad.client.tensors import array_of, dtype_of, unpack_bytes
 from naiad.gateway.http_parameters import DEPTH_MAX, kind_of
-from naiad.protocol.datatypes import LENGTH_PREFIX_BYTES, element_count
+from naiad.protocol.datatypes import ITEM_BYTES, LENGTH_PREFIX_BYTES, element_count
 from naiad.protocol.errors import RequestError
 
+SLICE_ITEMS: Final = 2048
+"""Of an output that are written at once: 2 to 3 ms of numbers with all their digits."""
+SLICE_BYTES: Final = 64 * 1024
+"""Of strings that are written at once, likewise."""
 JSON_OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024
 """A larger tensor would take a minute and gigabytes as text: ask for binary data."""
 
@@ -41,18 +46,33 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: list[Any])
 
     Raises RequestError when elements have the wrong type, range or number.
     """
+    check_readable(name, datatype)
+    _, flat = flattened(name, data)
+    check_count(name, shape, len(flat))
+    return packed(name, datatype, flat)
+
+
+def check_readable(name: str, datatype: str) -> None:
+    """Raises RequestError for an input that JSON cannot bring."""
     if datatype in _NOT_IN_JSON:
         raise RequestError(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data"
             f" format for input {name}"
         )
-    flat = flattened(name, data)
+
+
+def check_count(name: str, shape: tuple[int, ...], count: int) -> None:
+    """Raises RequestError unless the shape has `count` elements."""
     expected = element_count(shape)
-    if len(flat) != expected:
+    if count != expected:
         raise RequestError(
             "Unable to parse 'data': Shape does not match true shape of 'data' field: input"
-            f" '{name}' has shape {list(shape)}, which is {expected} elements, got {len(flat)}"
+            f" '{name}' has shape {list(shape)}, which is {expected} elements, got {count}"
         )
+
+
+def packed(name: str, datatype: str, flat: list[Any]) -> bytes:
+    """The bytes of elements. Raises RequestError for one of the wrong type or range."""
     allowed = _WORDS.get(datatype, _INTEGERS)
     if not allowed.issuperset(map(type, flat)):
         wrong = next(one for one in flat if type(one) not in allowed)
@@ -74,20 +94,24 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: list[Any])
         ) from None
 
 
-def flattened(name: str, data: list[Any]) -> list[Any]:
-    """The leaves of nested arrays, which may be nested in any way, but evenly."""
-    for _ in range(DEPTH_MAX):
+def flattened(name: str, data: list[Any]) -> tuple[int, list[Any]]:
+    """The leaves of nested arrays, which may be nested in any way, but evenly, and how deeply."""
+    for depth in range(DEPTH_MAX):
         kinds = set(map(type, data))
         if list not in kinds:
-            return data
+            return depth, data
         if len(kinds) > 1:
-            raise RequestError(
-                f"Unable to parse 'data': input '{name}' mixes arrays and values at one level"
-            )
+            raise nested_unevenly(name)
         data = list(chain.from_iterable(data))
     raise RequestError(
         f"Unable to parse 'data': input '{name}' is nested too deeply, expected at most"
         f" {DEPTH_MAX} levels"
+    )
+
+
+def nested_unevenly(name: str) -> RequestError:
+    return RequestError(
+        f"Unable to parse 'data': input '{name}' mixes arrays and values at one level"
     )
 
 
@@ -123,16 +147,56 @@ def to_json(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) 
 
     Raises RequestError when JSON cannot hold it: FP16, BF16, strings that are not UTF-8, too large.
     """
+    check_writable(name, datatype, len(data))
+    return _text(name, datatype, shape, data)
+
+
+def check_writable(name: str, datatype: str, size: int) -> None:
+    """Raises RequestError for an output that JSON cannot bring."""
     if datatype in _NOT_IN_JSON:
         raise RequestError(
             f"sending {datatype} data via JSON is not supported. Please use the binary data format"
             f" for output '{name}'"
         )
-    if len(data) > JSON_OUTPUT_BYTES_MAX:
+    if size > JSON_OUTPUT_BYTES_MAX:
         raise RequestError(
-            f"output '{name}' has {len(data)} bytes, expected at most {JSON_OUTPUT_BYTES_MAX} as"
+            f"output '{name}' has {size} bytes, expected at most {JSON_OUTPUT_BYTES_MAX} as"
             " JSON. Please use the binary data format"
         )
+
+
+def text_slices(
+    name: str, datatype: str, shape: tuple[int, ...], data: memoryview
+) -> Iterator[bytes]:
+    """The same as `to_json` in parts, each of which takes some milliseconds at most."""
+    check_writable(name, datatype, len(data))
+    before = b"["
+    for start, end, count in _parts(datatype, data):
+        yield before + _text(name, datatype, (count,), data[start:end])[1:-1]
+        before = b","
+    yield b"]" if before == b"," else b"[]"
+
+
+def _parts(datatype: str, data: memoryview) -> Iterator[tuple[int, int, int]]:
+    """Elements that are written together: from, to, their number."""
+    if datatype != "BYTES":
+        item_bytes = ITEM_BYTES[datatype]
+        size = SLICE_ITEMS * item_bytes
+        for start in range(0, len(data), size):
+            end = min(start + size, len(data))
+            yield start, end, (end - start) // item_bytes
+        return
+    start = end = count = 0
+    while end < len(data):
+        length = int.from_bytes(data[end : end + LENGTH_PREFIX_BYTES], "little")
+        end = min(end + LENGTH_PREFIX_BYTES + length, len(data))
+        count += 1
+        if count == SLICE_ITEMS or end - start >= SLICE_BYTES or end == len(data):
+            yield start, end, count
+            start, count = end, 0
+
+
+def _text(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> bytes:
     if datatype == "BYTES":
         try:
             items = [item.decode() for item in unpack_bytes(data, shape).reshape(-1)]

@@ -1,143 +1,152 @@
-"""Large JSON, read and written by a process beside the gateway.
+"""Large JSON, read and written in slices, between which all others of this gateway are served.
 
-Whatever reads 60 MB of numbers holds the interpreter lock meanwhile, for seconds, and everybody
-else of the same gateway would wait. The process is started when it is needed, has one piece of work
-at a time, and ends when there was none for a while, which returns its memory.
+Whatever reads 60 MB of numbers at once holds the process for seconds. Here it is done a few
+milliseconds at a time, one slice in each turn of the event loop, however many requests wait for
+theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import signal
-from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Executor
-from typing import Any, Final, TypeVar
+import secrets
+from collections.abc import Generator
+from typing import Any, Final, NamedTuple, TypeVar
 
-from naiad.gateway.calls import InferCall
-from naiad.gateway.http_request import infer_call
-from naiad.gateway.json_tensors import from_json, to_json
+from naiad.client.requests import Buffer
+from naiad.gateway.calls import Arena, InferCall
+from naiad.gateway.http_parameters import parsed, parsed_object
+from naiad.gateway.http_request import call_of
+from naiad.gateway.json_slices import Slice, cut_out
+from naiad.gateway.json_tensors import (
+    check_count,
+    check_readable,
+    flattened,
+    from_json,
+    nested_unevenly,
+    packed,
+    text_slices,
+)
 from naiad.gateway.pending import over_budget
-from naiad.protocol.errors import Code, NaiadError, Unavailable, error_from_wire
+from naiad.protocol.datatypes import element_count
 
-TEXT_BYTES_MIN: Final = 512 * 1024
-"""Of a request's JSON; smaller ones are read at once, in some tens of milliseconds."""
-TENSOR_BYTES_MIN: Final = 256 * 1024
+TEXT_BYTES_MIN: Final = 128 * 1024
+"""Of a request's JSON; smaller ones are read at once, in a few milliseconds."""
+TENSOR_BYTES_MIN: Final = 32 * 1024
 """Of an output that is written as JSON, likewise."""
-WAITING_MAX: Final = 16
-"""Pieces of work that are under way or wait; beyond, requests are refused."""
-IDLE_SECONDS: Final = 30.0
-_PR_SET_PDEATHSIG: Final = 1
+UNDER_WAY_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of JSON that is being read and of tensors that are being written; beyond, requests are refused.
+A tensor takes up to five times its size as text."""
+_MARK_BYTES: Final = 16
 
 T = TypeVar("T")
+Steps = Generator[None, None, T]
 
 
 class LargeJson:
-    """`call`, `text`; `close` at the end."""
+    """`call`, `text`."""
 
     def __init__(self) -> None:
-        self._pool: Executor | None = None
-        self._was_used = False
-        self._count = 0
-        self._idle: asyncio.TimerHandle | None = None
+        self._turn = asyncio.Lock()
+        self._under_way_bytes = 0
 
     async def call(
-        self, model: str, version: int, body: bytes, length: int, limit_bytes: int
+        self,
+        model: str,
+        version: int,
+        body: Buffer,
+        length: int,
+        limit_bytes: int,
+        place: tuple[Arena, int] | None,
     ) -> InferCall:
-        """What `infer_call` makes of a body. Raises NaiadError."""
-        return await self._run(_call, model, version, body, length, limit_bytes)
+        """What `infer_call` makes of a body. Raises RequestError, Unavailable."""
+        return await self._in_turns(length, _call(model, version, body, length, limit_bytes, place))
 
-    async def text(self, name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> bytes:
-        """What `to_json` makes of an output. Raises RequestError."""
-        return await self._run(_text, name, datatype, shape, data)
+    async def text(
+        self, name: str, datatype: str, shape: tuple[int, ...], data: memoryview
+    ) -> list[bytes]:
+        """What `to_json` makes of an output, in parts. Raises RequestError, Unavailable."""
+        return await self._in_turns(len(data), _text(name, datatype, shape, data))
 
-    async def _run(self, work: Callable[..., T | _Failed], *given: Any) -> T:
-        if self._count >= WAITING_MAX:
+    async def _in_turns(self, size: int, steps: Steps[T]) -> T:
+        if self._under_way_bytes + size > UNDER_WAY_BYTES_MAX:
             raise over_budget(
-                f"{self._count} requests or answers with large JSON are under way in this gateway,"
-                f" at most {WAITING_MAX}; use binary data"
+                f"{self._under_way_bytes} bytes of large JSON are under way in this gateway,"
+                f" {UNDER_WAY_BYTES_MAX} at most; use binary data"
             )
-        loop = asyncio.get_running_loop()
-        if self._idle is not None:
-            self._idle.cancel()
-        self._count += 1
+        self._under_way_bytes += size
         try:
-            if self._pool is None:
-                self._pool = _new_pool()
-                self._was_used = True
-            found = await loop.run_in_executor(self._pool, work, *given)
-        except BrokenExecutor as fault:
-            self._pool = None
-            raise Unavailable(
-                "the process that reads and writes large JSON died; use binary data",
-                code=Code.WORKER_DIED,
-            ) from fault
+            while True:
+                async with self._turn:
+                    try:
+                        next(steps)
+                    except StopIteration as end:
+                        found: T = end.value
+                        return found
+                    await asyncio.sleep(0)
         finally:
-            self._count -= 1
-            if not self._count:
-                self._idle = loop.call_later(IDLE_SECONDS, self._end_process)
-        if isinstance(found, _Failed):
-            raise error_from_wire(found.wire)
-        return found
-
-    def _end_process(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    def close(self) -> None:
-        """Nobody waits for it any more."""
-        if self._idle is not None:
-            self._idle.cancel()
-        self._end_process()
-        if self._was_used:
-            from multiprocessing import active_children
-
-            for child in active_children():
-                child.kill()
+            self._under_way_bytes -= size
+            steps.close()
 
 
-def _new_pool() -> Executor:
-    # Only here: most gateways never need these modules, and each start would take longer.
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
+class _Input(NamedTuple):
+    """One whose array was taken out of the text, and its bytes as far as they are read."""
 
-    return ProcessPoolExecutor(1, get_context("spawn"), _begin)
-
-
-class _Failed:
-    """An error as it travels between the processes."""
-
-    def __init__(self, fault: NaiadError) -> None:
-        self.wire = fault.wire()
-
-
-# --- in the process beside -----------------------------------------------------------------------
-
-
-def _begin() -> None:
-    """End with the gateway, and only then: signals are for it to handle."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    slices: list[Slice]
+    found: bytearray
 
 
 def _call(
-    model: str, version: int, body: bytes, length: int, limit_bytes: int
-) -> InferCall | _Failed:
-    try:
-        call = infer_call(model, version, body, length, from_json, limit_bytes, None)
-    except NaiadError as fault:
-        return _Failed(fault)
-    inputs = [
-        one._replace(data=bytes(one.data)) if isinstance(one.data, memoryview) else one
-        for one in call.inputs
-    ]
-    return call._replace(inputs=tuple(inputs))
+    model: str,
+    version: int,
+    body: Buffer,
+    length: int,
+    limit_bytes: int,
+    place: tuple[Arena, int] | None,
+) -> Steps[InferCall]:
+    text = memoryview(body)[:length]
+    cut = yield from cut_out(text, secrets.token_hex(_MARK_BYTES))
+    inputs: list[_Input] = []
+
+    def converted(name: str, datatype: str, shape: tuple[int, ...], data: list[Any]) -> Buffer:
+        slices = cut.slices.get(data[0]) if len(data) == 1 and type(data[0]) is str else None
+        if slices is None:
+            return from_json(name, datatype, shape, data)
+        inputs.append(_Input(name, datatype, shape, slices, bytearray()))
+        return inputs[-1].found
+
+    found = parsed_object(cut.rest, cut.position)
+    call = call_of(found, model, version, body, length, converted, limit_bytes, place)
+    for one in inputs:
+        yield from _filled(one, text)
+    return call
 
 
-def _text(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> bytes | _Failed:
-    try:
-        return to_json(name, datatype, shape, memoryview(data))
-    except NaiadError as fault:
-        return _Failed(fault)
+def _filled(one: _Input, text: memoryview) -> Steps[None]:
+    """Read the elements. Raises RequestError as `from_json` does."""
+    name, datatype, shape, slices, found = one
+    check_readable(name, datatype)
+    count_max = element_count(shape)
+    count, depth = 0, -1
+    for part in slices:
+        yield
+        nested, flat = flattened(name, parsed(part.text(text), part.position))
+        if not flat:
+            continue
+        if depth not in (-1, nested):
+            raise nested_unevenly(name)
+        depth = nested
+        count += len(flat)
+        if count <= count_max:  # else only how many there are is of interest
+            found += packed(name, datatype, flat)
+    check_count(name, shape, count)
+
+
+def _text(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> Steps[list[bytes]]:
+    parts: list[bytes] = []
+    for part in text_slices(name, datatype, shape, data):
+        parts.append(part)
+        yield
+    return parts

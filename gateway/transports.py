@@ -16,6 +16,8 @@ from typing import Final
 
 PIECE_BYTES: Final = 128 * 1024
 """Of an answer that is encrypted at once."""
+WHOLE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of an answer without TLS that a transport gets at once: asyncio's copies what it cannot send."""
 _INT_BYTES: Final = 4
 
 Buffer = bytes | bytearray | memoryview
@@ -61,7 +63,7 @@ class Writer:
         return self._unsent_bytes + unwritten_bytes(self._transport, is_tls=self._is_tls)
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        if not self._is_tls:
+        if not self._is_tls and not self._unsent and sum(map(len, buffers)) <= WHOLE_BYTES_MAX:
             # One after the other: asyncio's own `writelines` tells nobody, from Python 3.12 on,
             # that a client does not take what is written to it.
             for buffer in buffers:
