@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import ssl
 import subprocess
@@ -24,6 +25,7 @@ from support.waiting import wait_until
 
 PATIENCE_S = 20.0
 LARGE = np.arange(2**21, dtype=np.float32).reshape(1, -1)
+HALF = LARGE.nbytes // 2
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +138,38 @@ def test_a_connection_is_closed_behind_all_of_a_large_answer(
     assert answer.status == 200
     assert answer.read().endswith(values)
     connection.close()
+
+
+def test_a_large_body_is_received_in_shared_memory(
+    server: Server, certificates: Certificates
+) -> None:
+    values = os.urandom(LARGE.nbytes)
+    tensor: Any = {"name": "INPUT0", "datatype": "FP32", "shape": [1, LARGE.size]}
+    tensor["parameters"] = {"binary_data_size": len(values)}
+    wish = {"binary_data_output": True}
+    text = json.dumps({"inputs": [tensor], "parameters": wish}).encode()
+    connection = HTTPSConnection(
+        "localhost",
+        urlsplit(server.http_url).port,
+        timeout=PATIENCE_S,
+        context=certificates.client_context("client"),
+    )
+    connection.putrequest("POST", "/v2/models/identity/infer")
+    connection.putheader("Inference-Header-Content-Length", str(len(text)))
+    connection.putheader("Content-Length", str(len(text) + len(values)))
+    connection.endheaders(text + values[:HALF])
+
+    # Before the body is whole: nothing can have been copied there.
+    wait_until(lambda: lies_in_shared_memory(server, values[:HALF]), "the half in shared memory")
+    connection.send(values[HALF:])
+    assert connection.getresponse().read().endswith(values)
+    connection.close()
+
+
+def lies_in_shared_memory(server: Server, values: bytes) -> bool:
+    """In a segment of a gateway of this server."""
+    pattern = f"naiad.{server.name}.gateway.*"
+    return any(values in path.read_bytes() for path in Path("/dev/shm").glob(pattern))
 
 
 def test_wrong_files_end_the_start(tmp_path: Path, certificates: Certificates) -> None:
