@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from naiad.gateway.access import is_local
@@ -272,7 +273,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._refusal = None
         self._lingers_since = self._loop.time()
         if transport.can_write_eof():
-            transport.write_eof()
+            with suppress(OSError):  # it has hung up, which the loop has not noticed yet
+                transport.write_eof()
 
     # --- time ------------------------------------------------------------------------------------
 

@@ -12,9 +12,10 @@ The order of an end (`end`), after SIGTERM:
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -24,6 +25,7 @@ from naiad.gateway.handshakes import Handshakes
 from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
 
+LOG: Final = logging.getLogger("naiad.gateway")
 CHECK_SECONDS: Final = 1.0
 """Between two looks at slow clients."""
 POLL_SECONDS: Final = 0.02
@@ -105,10 +107,19 @@ class Listener(Generic[C]):
         return handshakes
 
     def _check_time(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
-        for connection in tuple(self.connections):
-            connection.check_time(now)
         self._check = loop.call_later(CHECK_SECONDS, self._check_time, loop)
+        now = loop.time()
+        self._each(lambda one: one.check_time(now))
+
+    def _each(self, act: Callable[[C], None]) -> None:
+        """With every connection. One that fails is cut off: the others have their turn all the
+        same, and so has the next time."""
+        for connection in tuple(self.connections):
+            try:
+                act(connection)
+            except Exception:
+                LOG.exception("a connection failed inside the gateway")
+                connection.abort()
 
     def leave_port(self) -> bool:
         """Send clients elsewhere, if the port is shared with others; whether it is.
@@ -117,8 +128,7 @@ class Listener(Generic[C]):
         """
         self.is_leaving = any(is_shared(one) for one in self._sockets)
         if self.is_leaving:
-            for connection in tuple(self.connections):
-                connection.go_elsewhere()
+            self._each(lambda one: one.go_elsewhere())
         return self.is_leaving
 
     def close_shared(self) -> None:
@@ -136,8 +146,7 @@ class Listener(Generic[C]):
             await asyncio.sleep(POLL_SECONDS)
             self._leave()
         was_busy = self._is_busy()
-        for connection in tuple(self.connections):
-            connection.close()
+        self._each(lambda one: one.close())
         end = loop.time() + CLOSE_SECONDS
         while self.connections and loop.time() < end:
             await asyncio.sleep(POLL_SECONDS)
@@ -145,8 +154,7 @@ class Listener(Generic[C]):
         return not was_busy
 
     def _leave(self) -> None:
-        for connection in tuple(self.connections):
-            connection.leave()
+        self._each(lambda one: one.leave())
 
     def _stop_accepting(self) -> None:
         for server in self._servers:
@@ -158,8 +166,7 @@ class Listener(Generic[C]):
         self._stop_accepting()
         if self._check is not None:
             self._check.cancel()
-        for connection in tuple(self.connections):
-            connection.abort()
+        self._each(lambda one: one.abort())
 
 
 async def end(

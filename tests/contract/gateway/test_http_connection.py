@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
@@ -20,7 +21,7 @@ from naiad.gateway.access import is_local
 from naiad.gateway.handshakes import Handshakes
 from naiad.gateway.http_connection import HttpConnection
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response
-from naiad.gateway.http_reader import READ_BYTES, KnownHeads
+from naiad.gateway.http_reader import READ_BYTES, KnownHeads, Stage
 from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Budget
@@ -347,6 +348,19 @@ def test_slow_clients_are_told_and_closed(run: Callable[[Scenario], None]) -> No
             writer.close()
 
     run(scenario)
+
+
+def test_a_slow_client_may_hang_up_before_it_is_told(loop_factory: LoopFactory) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            with socket.create_connection(("127.0.0.1", door.port)) as client:
+                client.sendall(b"GET / HT")
+                await door.until(lambda: any(one._stage is Stage.HEAD for one in door.connections))
+            (connection,) = door.connections
+            connection.check_time(asyncio.get_running_loop().time() + 100.0)
+            await door.until(lambda: not door.connections)
+
+    ran(scenario, loop_factory)
 
 
 def test_at_the_end_a_half_received_request_is_told_and_an_idle_client_let_go(
