@@ -120,6 +120,7 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile) -> int:
         log_levels=settings.log_levels,
         log_file=settings.log_file,
         allow_files=settings.allow_file_override,
+        auto_complete=settings.auto_complete,
     )
     scheduler.world.about = {"pid": os.getpid(), "started": int(time.time())}
     repository = RepositoryHelper(

@@ -394,7 +394,9 @@ _FIELDS: Final[dict[m.Kind, tuple[Check, ...]]] = {
     m.Kind.LOADED: (uint, error_or_none, uint),
     m.Kind.FORGOTTEN: (_ids,),
     m.Kind.SLOT_WELCOME: (uint, short_text, flag),
-    m.Kind.LOAD: (uint, short_text, int64, short_text, text, short_text, int64, uint),
+    m.Kind.LOAD: (
+        uint, short_text, int64, short_text, text, short_text, int64, uint, flag,
+    ),
     m.Kind.FORGET: (_ids,),
     m.Kind.ABANDON: (_pairs,),
     m.Kind.RETURN: (_pairs,),

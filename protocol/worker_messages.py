@@ -70,7 +70,10 @@ class SlotWelcome(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Payload frame 0: the model's config as JSON. `threads` 0 leaves the backend's own default."""
+    """Payload frame 0: the model's config as JSON. `threads` 0 leaves the backend's own default.
+
+    `auto_complete`: whether the backend, and the model's own code, may add to the config.
+    """
 
     instance: int
     model: str
@@ -80,6 +83,7 @@ class Load(NamedTuple):
     kind: str
     device_id: int
     threads: int
+    auto_complete: bool
 
 
 class Batch(NamedTuple):

@@ -43,6 +43,7 @@ def load_model(load: Load, config_json: bytes | memoryview) -> LoadedModel:
         device_id=load.device_id,
         threads=load.threads,
         config=config,
+        auto_complete=load.auto_complete,
     )
     if load.threads > 0:
         for variable in THREAD_VARIABLES:

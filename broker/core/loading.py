@@ -26,8 +26,11 @@ class Loading:
         fleet: Fleet,
         endings: Endings,
         settled: Callable[[ModelVersion], None],
+        *,
+        auto_complete: bool = True,
     ) -> None:
         self._world = world
+        self._auto_complete = auto_complete
         self._fleet = fleet
         self._endings = endings
         self._settled = settled
@@ -69,7 +72,7 @@ class Loading:
         model = instance.model
         message = m.Load(
             instance.id, model.name, model.version, instance.name, model.directory, instance.kind,
-            instance.device_id, model.threads,
+            instance.device_id, model.threads, self._auto_complete,
         )  # fmt: skip
         config = model.config_text().encode()
         self._world.actions.append(TellSlot(slot.key, message, [config]))

@@ -67,6 +67,7 @@ class Scheduler:
         log_levels: m.LogLevels = INITIAL,
         log_file: str = "",
         allow_files: bool = False,
+        auto_complete: bool = True,
     ) -> None:
         """`first_number`: ids start here; it must be larger than any earlier broker's."""
         limits = limits or Limits()
@@ -80,7 +81,9 @@ class Scheduler:
         self._withdrawal = Withdrawal(self.world, self._answers)
         self._admission = Admission(self.world, self._answers, self._dispatch)
         self._endings = Endings(self.world, self._withdrawal, self._fleet, self._settled)
-        self._loading = Loading(self.world, self._fleet, self._endings, self._settled)
+        self._loading = Loading(
+            self.world, self._fleet, self._endings, self._settled, auto_complete=auto_complete
+        )
         self._catalog = Catalog(
             self.world,
             self._fleet,

@@ -110,7 +110,7 @@ class FakeWorkerBroker:
     ) -> None:
         config = IDENTITY_CONFIG if config is None else config
         name = config["name"]
-        load = m.Load(7, name, 1, f"{name}_0", directory, "KIND_CPU", 0, threads)
+        load = m.Load(7, name, 1, f"{name}_0", directory, "KIND_CPU", 0, threads, True)
         self.send(load, [json.dumps(config).encode()])
 
     def send_batch(

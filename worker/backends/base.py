@@ -95,6 +95,8 @@ class ModelInstance:
     threads: int
     """Threads the engine may use; 0 leaves its own default."""
     config: ModelConfig
+    auto_complete: bool = True
+    """Whether the config may be added to; False: it is what the operator wrote."""
 
 
 class Backend(Protocol):

@@ -41,14 +41,18 @@ class DeclaredTensor:
 
 
 def complete_config(
-    config: ModelConfig, inputs: Sequence[DeclaredTensor], outputs: Sequence[DeclaredTensor]
+    config: ModelConfig,
+    inputs: Sequence[DeclaredTensor],
+    outputs: Sequence[DeclaredTensor],
+    *,
+    may_batch: bool = True,
 ) -> ModelConfig:
     """The config with max_batch_size, scheduler, inputs and outputs filled in (TRITON: §2).
 
     With max_batch_size 0 (or absent), every first dimension free and no configured dims that count
     the batch dimension themselves, the model batches: max_batch_size 4 and dynamic_batching, unless
-    a scheduler is chosen. Configured inputs must be all that the model requires; configured
-    outputs may be a choice.
+    a scheduler is chosen; not without `may_batch`. Configured inputs must be all that the model
+    requires; configured outputs may be a choice.
 
     Raises ModelError (LOAD_FAILED) with every contradiction.
     """
@@ -64,7 +68,7 @@ def complete_config(
     max_batch_size = config.max_batch_size
     if max_batch_size > 0:
         faults += _batch_faults(max_batch_size, used_inputs, used_outputs)
-    elif used and _batches_by_itself(config, used):
+    elif may_batch and used and _batches_by_itself(config, used):
         changes["max_batch_size"] = max_batch_size = DEFAULT_MAX_BATCH_SIZE
         if not any(scheduler in config.raw for scheduler in SCHEDULERS):
             changes["dynamic_batching"] = {}

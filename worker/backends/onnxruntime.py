@@ -85,7 +85,9 @@ class OnnxRuntimeBackend:
         told = {output.name for output in config.outputs if output.dims}
         if any(o.dims is None and o.datatype and o.name not in told for o in outputs):
             outputs = probe_outputs(inputs, outputs, self._run)
-        self._config = config = complete_config(config, inputs, outputs)
+        self._config = config = complete_config(
+            config, inputs, outputs, may_batch=instance.auto_complete
+        )
         self._batches = config.max_batch_size > 0
         self._shapes_differ = any(
             tensor.optional or -1 in tensor.model_dims for tensor in config.inputs

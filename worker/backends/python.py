@@ -61,7 +61,9 @@ class PythonBackend:
                 f"{path}: expected a class {CLASS_NAME} with a method execute(self, requests)",
                 code=Code.LOAD_FAILED,
             )
-        config = completed(model_class, instance.config)
+        config = instance.config
+        if instance.auto_complete:
+            config = completed(model_class, config)
         if config.decoupled:
             raise RequestError(
                 "a decoupled transaction policy (several responses to one request) is not in this "

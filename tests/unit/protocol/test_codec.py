@@ -52,7 +52,7 @@ MESSAGES: list[m.Message] = [
               m.Durations(1, 2, 3), 1, (REGION,)),
     m.Forgotten((7,)),
     m.SlotWelcome(1, "naiad", True),
-    m.Load(4, "identity", 1, "identity_0", "/models/identity", "KIND_CPU", 0, 2),
+    m.Load(4, "identity", 1, "identity_0", "/models/identity", "KIND_CPU", 0, 2, True),
     m.Batch(8, 7, (m.BatchRequest(1, 5, "mine", (TENSOR,), (), 10, 1, None, "", {}),), (REGION,)),
     m.Forget((7,)),
     m.Abandon(((1, 5),)),

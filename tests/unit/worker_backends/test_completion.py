@@ -74,6 +74,15 @@ def test_a_chosen_scheduler_stays(scheduler: str) -> None:
     assert ("dynamic_batching" in config.raw) == (scheduler == "dynamic_batching")
 
 
+def test_a_model_does_not_begin_to_batch_where_that_is_switched_off() -> None:
+    config = ModelConfig.from_json(
+        {"name": "m", "input": [tensor("x", "TYPE_FP32", [-1, 3, -1])], "output": [tensor("y")]}
+    )
+    config = complete_config(config, [BATCHED_IN], [BATCHED_OUT], may_batch=False)
+    assert config.max_batch_size == 0
+    assert config.dynamic_batching is None
+
+
 def test_a_given_max_batch_size_stays_and_gets_no_scheduler() -> None:
     config = completed({"max_batch_size": 16})
     assert config.max_batch_size == 16

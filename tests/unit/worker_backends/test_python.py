@@ -5,6 +5,7 @@ import logging
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,14 @@ def test_a_config_is_completed_before_initialize(model: Writer) -> None:
     assert served.config.dynamic_batching is not None
     assert served.config.inputs[0].dims == (2,)
     assert served.backend._model.seen == 2  # type: ignore[attr-defined]
+
+
+def test_a_model_completes_nothing_where_that_is_switched_off(model: Writer) -> None:
+    model.write("@staticmethod\ndef auto_complete_config(config): raise KeyError('asked')", ECHO)
+    given = replace(instance(model.directory, IO), auto_complete=False)
+    backend = PythonBackend()
+    assert backend.load(given) is given.config
+    backend.unload()
 
 
 def test_a_completion_that_returns_nothing_or_contradicts_is_a_load_error(model: Writer) -> None:
