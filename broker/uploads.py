@@ -15,7 +15,7 @@ from naiad.broker.core.events import KeepUploads
 from naiad.protocol.endpoints import Endpoints
 
 ORPHAN_SECONDS: Final = 900.0
-"""A folder so old whose load never came is that of a gateway that died."""
+"""A folder so old whose load never came is nobody's: its gateway died, or the load was lost."""
 
 
 class Uploads:

@@ -28,6 +28,7 @@ from naiad.gateway.limits import Limits
 from naiad.gateway.listener import Listener, end
 from naiad.gateway.log_following import follow
 from naiad.gateway.options import management_place, parser, restrictions, tls_files
+from naiad.gateway.page.watch import Watch
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 from naiad.gateway.restrictions import Restriction, RestrictionFault
@@ -123,15 +124,16 @@ async def serve(options: argparse.Namespace, ports: Ports, how: Skins) -> ExitCo
         has_management_door=bool(ports.management),
     )
     phase = Phase()
+    watch = Watch(client)
     listeners: list[Listener[Any]] = [
-        http_server(plane, phase, access, how.http, ports.http),
+        http_server(plane, phase, access, watch, how.http, ports.http),
         *grpc_servers(plane, phase, access, how.grpc, ports.grpc),
     ]
     if ports.management:
         # Loopback or a Unix socket: who can reach it, may.
         opened = Access(client_shm="true", management="true")
         plain = how.http._replace(tls=None)
-        listeners.append(http_server(plane, phase, opened, plain, ports.management))
+        listeners.append(http_server(plane, phase, opened, watch, plain, ports.management))
     for one in listeners:
         await one.start()
     following = asyncio.ensure_future(follow(client))
@@ -158,9 +160,14 @@ async def serve(options: argparse.Namespace, ports: Ports, how: Skins) -> ExitCo
 
 
 def http_server(
-    plane: Plane, phase: Phase, access: Access, how: Skin, sockets: list[socket.socket]
+    plane: Plane,
+    phase: Phase,
+    access: Access,
+    watch: Watch,
+    how: Skin,
+    sockets: list[socket.socket],
 ) -> HttpServer:
-    app = HttpApp(plane, phase, access, how.header_pattern, how.restricted, how.users)
+    app = HttpApp(plane, phase, access, watch, how.header_pattern, how.restricted, how.users)
     return HttpServer(plane, phase, app, sockets, how.tls)
 
 

@@ -55,13 +55,14 @@ Handler = Callable[[Route, Json], Awaitable[Response]]
 
 
 class HttpApp:
-    """From a request to its work."""
+    """From a request to its work. All of a process share `watch`."""
 
     def __init__(
         self,
         plane: Plane,
         phase: Phase,
         access: Access,
+        watch: Watch,
         forward: str = "",
         restricted: Mapping[str, Restriction] | None = None,
         users: UserHeaders | None = None,
@@ -70,7 +71,7 @@ class HttpApp:
         self._restricted = restricted or {}
         self._plane = plane
         self._access = access
-        self._watch = Watch(plane.client)
+        self._watch = watch
         self._inference = Inference(plane, access.allows_regions, forward, users)
         self._routes: dict[bytes, Route] = {}
         self._handlers: dict[str, Handler] = {

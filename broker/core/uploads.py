@@ -11,11 +11,13 @@ from typing import Final
 
 from naiad.broker.core.events import KeepUploads
 from naiad.broker.core.models import UNLOADED
-from naiad.broker.core.world import World
+from naiad.broker.core.world import SECOND_NS, World
 from naiad.protocol.errors import Code, RequestError, Unavailable
 
 UPLOADS_MAX: Final = 64
 """Models that are served from files of a load: they lie in the run directory, often in memory."""
+SWEEP_NS: Final = 300 * SECOND_NS
+"""Between two looks for folders whose load never came: their gateway died, or was not heard."""
 _NAME: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -66,5 +68,9 @@ class Uploads:
             world.actions.append(KeepUploads(frozenset(self._taken), tuple(sorted(dropped))))
 
     def announce(self) -> None:
-        """At the start: what an earlier broker left is needed only by what is served again."""
-        self._world.actions.append(KeepUploads(frozenset(self._taken), ()))
+        """At the start: what an earlier broker left is needed only by what is served again. And
+        from then on again and again, where loads may bring files: some loads never come."""
+        world = self._world
+        world.actions.append(KeepUploads(frozenset(self._taken), ()))
+        if self._is_allowed:
+            world.at(world.now_ns + SWEEP_NS, self.announce)

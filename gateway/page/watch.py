@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 class Watch:
-    """One for each gateway."""
+    """One for each gateway process, whichever of its listeners is asked."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from naiad.broker.core import events as e
-from naiad.broker.core.uploads import Uploads
+from naiad.broker.core.uploads import SWEEP_NS, Uploads
 from naiad.broker.core.world import Limits, World
 from naiad.protocol.errors import Code, RequestError
 from support.simulated_bench import CLIENT, Bench, config
@@ -115,3 +115,15 @@ def test_only_so_many_loads_with_files_are_served() -> None:
         uploads.take(f"{number:032x}")
     with pytest.raises(Exception, match="64 loads with files"):
         uploads.check("{}")
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_folders_whose_load_never_came_are_looked_for_again_and_again(is_allowed: bool) -> None:
+    bench = Watching(allow_files=is_allowed)
+    if is_allowed:
+        bench.bring(FIRST)
+    looked: list[frozenset[str]] = []
+    for _ in range(3):
+        bench.now_ns += SWEEP_NS
+        looked += [one.kept for one in bench.do() if type(one) is e.KeepUploads]
+    assert looked == ([frozenset({FIRST})] * 3 if is_allowed else [])
