@@ -1,7 +1,7 @@
-"""Content codings of HTTP bodies: gzip and deflate, both ways. Pure.
+"""Codings of HTTP bodies and gRPC messages: gzip and deflate, both ways. Pure.
 
-Inflating stops at a limit, whatever the compressed bytes claim. Only whole bodies; what comes
-behind the end of a gzip member is refused.
+Inflating goes piece by piece and stops at a limit, whatever the compressed bytes claim. Only whole
+bodies; what comes behind the end of a gzip member is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from naiad.client.requests import Buffer
-from naiad.protocol.errors import RequestError
 
 CODINGS: Final = ("gzip", "deflate")
 LEVEL: Final = 1
@@ -19,33 +18,79 @@ LEVEL: Final = 1
 COMPRESSED_BYTES_MIN: Final = 128
 """Smaller bodies become larger."""
 ACCEPT_CHARS_MAX: Final = 1024
+GIVEN_BYTES: Final = 64 * 1024
+"""Of the compressed body, at a time."""
+PIECE_BYTES: Final = 1024 * 1024
+"""Of what becomes of it: a few milliseconds."""
 
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
-_HINT: Final = "Use --http-max-input-size to increase the limit."
+
+
+class InflationFault(Exception):
+    """It is not one whole compressed body, or larger than the limit (`is_too_large`)."""
+
+    def __init__(self, text: str, *, is_too_large: bool = False) -> None:
+        super().__init__(text)
+        self.is_too_large = is_too_large
+
+
+class Inflation:
+    """A body without its coding, piece by piece: whoever takes them can count what they come to.
+
+    A few bytes may stand for a thousand times as many, so that nothing is known beforehand.
+    """
+
+    def __init__(self, coding: str, body: Buffer, limit_bytes: int) -> None:
+        self._coding = coding
+        self._body = memoryview(body)
+        self._limit_bytes = limit_bytes
+        self._offset = 0
+        """Of what the inflater was not given."""
+        self._found_bytes = 0
+        # "deflate" is zlib's format, but some send the bare one.
+        self._windows = [_GZIP_WINDOW] if coding == "gzip" else [-zlib.MAX_WBITS, zlib.MAX_WBITS]
+        self._inflater = zlib.decompressobj(self._windows.pop())
+
+    @property
+    def is_ended(self) -> bool:
+        return self._inflater.eof
+
+    def piece(self) -> bytes:
+        """What comes next, at most PIECE_BYTES; b"" behind the end. Raises InflationFault."""
+        while not self.is_ended:
+            given: Buffer = self._inflater.unconsumed_tail
+            if not given:
+                given = self._body[self._offset : self._offset + GIVEN_BYTES]
+                self._offset += len(given)
+            try:
+                found = self._inflater.decompress(given, PIECE_BYTES)
+            except zlib.error as fault:
+                self._begin_again(fault)
+                continue
+            self._found_bytes += len(found)
+            if self.is_ended and (self._inflater.unused_data or self._offset < len(self._body)):
+                raise InflationFault(f"the {self._coding} data goes on behind its end")
+            if self._found_bytes > self._limit_bytes:
+                raise InflationFault(
+                    f"more than {self._limit_bytes} bytes when decompressed", is_too_large=True
+                )
+            if found:
+                return found
+            if not given:
+                raise InflationFault(f"the {self._coding} data ends in the middle")
+        return b""
+
+    def _begin_again(self, fault: zlib.error) -> None:
+        """In the other format that "deflate" may mean."""
+        if self._found_bytes or not self._windows:
+            raise InflationFault(f"cannot decompress the {self._coding} data: {fault}") from None
+        self._offset = 0
+        self._inflater = zlib.decompressobj(self._windows.pop())
 
 
 def inflated(coding: str, body: Buffer, limit_bytes: int) -> bytes:
-    """The body without its coding, at most `limit_bytes`. Raises RequestError."""
-    windows = [_GZIP_WINDOW] if coding == "gzip" else [zlib.MAX_WBITS, -zlib.MAX_WBITS]
-    for window in windows:  # "deflate" is zlib's format, but some send the bare one
-        inflater = zlib.decompressobj(window)
-        try:
-            found = inflater.decompress(body, limit_bytes + 1)
-        except zlib.error as fault:
-            if window == windows[-1]:
-                raise RequestError(f"cannot decompress the {coding} body: {fault}") from None
-            continue
-        if len(found) > limit_bytes:
-            raise RequestError(
-                f"Request body has more than {limit_bytes} bytes when decompressed, the maximum"
-                f" allowed value. {_HINT}"
-            )
-        if not inflater.eof:
-            raise RequestError(f"the {coding} body ends in the middle of the data")
-        if inflater.unused_data:
-            raise RequestError(f"the {coding} body goes on behind its end")
-        return found
-    raise AssertionError("the last window returns or raises")
+    """All of it at once: for what is short. Raises InflationFault."""
+    return b"".join(iter(Inflation(coding, body, limit_bytes).piece, b""))
 
 
 def deflated(coding: str, parts: Sequence[Buffer]) -> bytes:

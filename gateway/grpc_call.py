@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from naiad.gateway.calls import InferAnswer, InferCall
+from naiad.gateway.compression import InflationFault
 from naiad.gateway.grpc_codec.answers import encoded_answer
 from naiad.gateway.grpc_codec.head import (
     CODINGS,
@@ -22,17 +23,22 @@ from naiad.gateway.grpc_codec.head import (
     error_end,
     fault_end,
 )
-from naiad.gateway.grpc_codec.messages import Assembler, MessageFault, framed_head, inflated
+from naiad.gateway.grpc_codec.messages import (
+    PREFIX_BYTES,
+    Assembler,
+    MessageFault,
+    framed_head,
+    inflation,
+)
 from naiad.gateway.grpc_codec.status import Status
 from naiad.gateway.grpc_service import Caller, call_of, unexpected
 from naiad.gateway.http2.connection import Connection
+from naiad.gateway.inflating import inflated_in_budget
 from naiad.gateway.pending import Outcome, Pending
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 from naiad.protocol.errors import NaiadError
 
-INFLATED_APART_BYTES: Final = 64 * 1024
-"""Larger messages are decompressed in a thread."""
 UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """Messages of a stream that wait to be read; beyond, its client may not send more."""
 UNSENT_BYTES_MAX: Final = 1024 * 1024
@@ -79,8 +85,7 @@ class Call(ABC):
         size = len(data)
         try:
             if size:
-                self._door.plane.budget.take(size)
-                self._held_bytes += size
+                self._hold(size)
             for is_compressed, content in self._assembler.feed(data) if size else ():
                 self._message(is_compressed, content)
                 if self.is_done:
@@ -155,6 +160,13 @@ class Call(ABC):
         self._stop()
         self._door.is_over(self)
 
+    def _hold(self, size: int) -> None:
+        """Until the call is over. Raises NaiadError when there is no room."""
+        if self.is_done:
+            raise MessageFault("the call is over")
+        self._door.plane.budget.take(size)
+        self._held_bytes += size
+
     def _give(self, size: int) -> None:
         self._held_bytes -= size
         self._door.plane.budget.give(size)
@@ -164,13 +176,17 @@ class Call(ABC):
         """End the call's work."""
 
     async def _plain(self, is_compressed: bool, content: bytes) -> bytes:
-        """A message's content. Raises MessageFault."""
+        """A message's content, which counts as the call's. Raises MessageFault and NaiadError."""
         if not is_compressed:
             return content
         limit = self._door.plane.limits.body_bytes_max
-        if len(content) <= INFLATED_APART_BYTES:
-            return inflated(self.head.coding, content, limit)
-        return await asyncio.to_thread(inflated, self.head.coding, content, limit)
+        try:
+            found = await inflated_in_budget(
+                inflation(self.head.coding, content, limit), self._hold
+            )
+        except InflationFault as fault:
+            raise MessageFault(f"a message: {fault}", is_too_large=fault.is_too_large) from None
+        return bytes(found)
 
 
 class WorkingCall(Call):
@@ -313,9 +329,12 @@ class ManyRequestsCall(WorkingCall):
         is_compressed, content = self._messages.popleft()
         self._unread_bytes -= len(content)
         # Whoever reads it counts it himself from here on.
-        self._give(min(self._held_bytes, len(content)))
+        self._give(min(self._held_bytes, PREFIX_BYTES + len(content)))
         self._take()
-        return await self._plain(is_compressed, content)
+        found = await self._plain(is_compressed, content)
+        if is_compressed:
+            self._give(len(found))
+        return found
 
     async def write(self, message: bytes) -> None:
         """Send an item, and wait while the client takes too little."""

@@ -18,9 +18,10 @@ from naiad.gateway.calls import Arena, InferAnswer, InferCall
 from naiad.gateway.compression import (
     CODINGS,
     COMPRESSED_BYTES_MIN,
+    Inflation,
+    InflationFault,
     accepted_coding,
     deflated,
-    inflated,
 )
 from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE, NOTHING, Body, answer_body
 from naiad.gateway.http_connection import HttpConnection, Work
@@ -43,12 +44,13 @@ from naiad.gateway.http_template import (
     split_label,
     template_of,
 )
+from naiad.gateway.inflating import inflated_in_budget
 from naiad.gateway.json_tensors import from_json, to_json
 from naiad.gateway.large_json import TENSOR_BYTES_MIN, TEXT_BYTES_MIN, LargeJson
 from naiad.gateway.pending import Outcome, prepared
 from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.users import NOBODY, User, UserHeaders
-from naiad.protocol.errors import NaiadError
+from naiad.protocol.errors import NaiadError, RequestError
 
 LOG: Final = logging.getLogger("naiad.gateway")
 TEMPLATE_BYTES_MAX: Final = TEXT_BYTES_MAX + BODY_BYTES_MAX
@@ -58,7 +60,7 @@ ALIGNMENT: Final = 64
 """Of the first tensor behind the JSON."""
 DIGITS_MAX: Final = 10
 IN_THREAD_BYTES_MIN: Final = 64 * 1024
-"""Bodies from here on are (de)compressed in a thread, where zlib lets others run."""
+"""Responses from here on are compressed in a thread, where zlib lets others run."""
 
 _LENGTH: Final = HEADER_NAME.lower().encode()
 _CODING: Final = b"content-encoding"
@@ -181,15 +183,37 @@ class Inference:
             self._templates[key] = template
 
     async def _slowly(self, plan: InferPlan, request: HttpRequest, is_local: bool) -> Response:
-        route, coding = plan.route, plan.coding
-        limit_bytes = self._plane.limits.input_bytes_max
-        body: Buffer = request.body
         given = (request.head.header(_CODING) or "identity").strip().lower()
-        if given in CODINGS:
-            body = await _apart(len(body), partial(inflated, given, body, limit_bytes))
-        elif given != "identity":
+        if given == "identity":
+            return await self._answered(plan, request, request.body, is_local)
+        if given not in CODINGS:
             accepts = (("Accept-Encoding", ", ".join(CODINGS)),)
             raise HttpError(501, f"Unsupported compression type: {given[:40]!r}", headers=accepts)
+        limit_bytes = self._plane.limits.input_bytes_max
+        budget = self._plane.budget
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            budget.take(size)
+            taken += size
+
+        try:
+            inflation = Inflation(given, request.body, limit_bytes)
+            body = await inflated_in_budget(inflation, take)
+            return await self._answered(plan, request, body, is_local)
+        except InflationFault as fault:
+            hint = "; Use --http-max-input-size to increase the limit." * fault.is_too_large
+            raise RequestError(f"Request body: {fault}{hint}") from None
+        finally:
+            budget.give(taken)
+
+    async def _answered(
+        self, plan: InferPlan, request: HttpRequest, body: Buffer, is_local: bool
+    ) -> Response:
+        """The response to a request whose body is this."""
+        route, coding = plan.route, plan.coding
+        limit_bytes = self._plane.limits.input_bytes_max
         if request.head.header(_LENGTH) == "0":
             json_length("0", len(body), limit_bytes)
             config = await self._plane.client.config(route.model, route.version)

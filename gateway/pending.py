@@ -163,6 +163,9 @@ class Pending:
             return
         self._is_over = True
         self._ended()
+        if isinstance(outcome, NaiadError):
+            # Its frames hold this call: a circle that would keep the request's memory.
+            outcome = outcome.with_traceback(None)
         try:
             self._done(outcome)
         except Exception:

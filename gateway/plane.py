@@ -176,7 +176,12 @@ class Plane:
         finally:
             pending.cancel()
         if isinstance(outcome, NaiadError):
-            raise outcome
+            try:
+                raise outcome
+            finally:
+                # Else the error, its traceback and this frame hold each other, and the request's
+                # body with them, until the garbage collector comes along: minutes.
+                del outcome, pending, future
         return outcome
 
     # --- what is asked of the server itself ------------------------------------------------------

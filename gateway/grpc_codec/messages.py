@@ -5,11 +5,11 @@ Owns what has come of a message that is not whole. Pure.
 
 from __future__ import annotations
 
-import zlib
 from typing import Final
 
+from naiad.gateway.compression import CODINGS, Inflation
+
 PREFIX_BYTES: Final = 5
-_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 
 
 class MessageFault(Exception):
@@ -82,19 +82,8 @@ def framed_head(size: int) -> bytes:
     return b"\0" + size.to_bytes(4, "big")
 
 
-def inflated(coding: str, data: bytes, bytes_max: int) -> bytes:
-    """A compressed message's content. Raises MessageFault."""
-    if coding not in ("gzip", "deflate"):
+def inflation(coding: str, data: bytes, bytes_max: int) -> Inflation:
+    """A compressed message's content, to be taken in pieces. Raises MessageFault."""
+    if coding not in CODINGS:
         raise MessageFault(f"a compressed message, but the call's coding is {coding!r:.40}")
-    inflater = zlib.decompressobj(_GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS)
-    try:
-        found = inflater.decompress(data, bytes_max + 1)
-    except zlib.error as fault:
-        raise MessageFault(f"cannot decompress the message: {fault}") from fault
-    if len(found) > bytes_max:
-        raise MessageFault(
-            f"a message of more than {bytes_max} bytes when decompressed", is_too_large=True
-        )
-    if not inflater.eof or inflater.unused_data:
-        raise MessageFault("a compressed message that does not end where it should")
-    return found
+    return Inflation(coding, data, bytes_max)

@@ -7,8 +7,15 @@ import zlib
 
 import pytest
 
-from naiad.gateway.compression import accepted_coding, deflated, inflated
-from naiad.protocol.errors import RequestError
+from naiad.gateway.compression import (
+    GIVEN_BYTES,
+    PIECE_BYTES,
+    Inflation,
+    InflationFault,
+    accepted_coding,
+    deflated,
+    inflated,
+)
 
 BODY = b"naiad " * 1000
 
@@ -27,15 +34,28 @@ def test_bare_deflate_is_understood_too() -> None:
 
 def test_a_bomb_stops_at_the_limit() -> None:
     bomb = gzip.compress(bytes(50_000_000))
-    with pytest.raises(RequestError, match="more than 1000 bytes when decompressed"):
+    with pytest.raises(InflationFault, match="more than 1000 bytes when decompressed"):
         inflated("gzip", bomb, 1000)
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, 3 * PIECE_BYTES + 1])
+@pytest.mark.parametrize("level", [0, 9])
+def test_pieces_are_small_however_much_there_is(size: int, level: int) -> None:
+    packed = gzip.compress(bytes(size), level)
+    assert level or size < GIVEN_BYTES or len(packed) > GIVEN_BYTES
+    inflation = Inflation("gzip", packed, size)
+    pieces = [inflation.piece()]
+    while not inflation.is_ended:
+        pieces.append(inflation.piece())
+    assert b"".join(pieces) == bytes(size)
+    assert max(map(len, pieces)) <= PIECE_BYTES
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 def test_broken_bodies(coding: str) -> None:
     packed = deflated(coding, [BODY])
     for wrong in (b"", b"x", packed[:-1], packed + b"more"):
-        with pytest.raises(RequestError):
+        with pytest.raises(InflationFault):
             inflated(coding, wrong, len(BODY))
 
 

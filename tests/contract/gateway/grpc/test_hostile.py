@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import queue
 import random
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import grpc
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException
 
 from naiad.gateway.http2 import frames as f
 from naiad.gateway.http2.hpack import encoded
@@ -206,3 +208,36 @@ def test_answers_that_nobody_takes_are_in_the_budget(listener: Listener) -> None
         wait_until(lambda: not listener.plane.in_flight, "the answer")
         wait_until(lambda: listener.plane.budget.bytes > 4 * size, "it is counted")
     wait_until(lambda: listener.plane.budget.bytes == 0, "it is forgotten")
+
+
+@pytest.fixture(scope="module")
+def narrow(server: Server) -> Iterator[Listener]:
+    with Listener(server.run_dir, limits=Limits(bytes_in_flight_max=4 * 2**20)) as listener:
+        yield listener
+
+
+@pytest.mark.parametrize("way", ["unary", "stream"])
+def test_what_is_decompressed_is_in_the_budget(narrow: Listener, way: str) -> None:
+    """Few bytes may become a thousand times as many."""
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with triton.InferenceServerClient(narrow.target) as client:
+        if way == "stream":
+            client.start_stream(
+                lambda result, error: answers.put(error or result), compression_algorithm="gzip"
+            )
+
+        def ask(count: int) -> Any:
+            inputs = floats(*[0.0] * count)
+            if way == "stream":
+                client.async_stream_infer("echo_fp32", inputs)
+                return answers.get(timeout=PATIENCE_S)
+            try:
+                return client.infer("echo_fp32", inputs, compression_algorithm="gzip")
+            except InferenceServerException as fault:
+                return fault
+
+        assert ask(1000).as_numpy("OUTPUT0").tolist() == [0.0] * 1000
+        wait_until(lambda: narrow.plane.budget.bytes == 0, "it is given back")
+        refused = str(ask(2 * 2**20))
+        assert "of requests are in flight in this gateway, at most 4194304" in refused
+    wait_until(lambda: narrow.plane.budget.bytes == 0, "it is given back")

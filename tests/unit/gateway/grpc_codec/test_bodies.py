@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from typing import Any
 
 import hpack
@@ -12,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.gateway.grpc_codec.head import error_end, fault_end, head_of
-from naiad.gateway.grpc_codec.messages import Assembler, MessageFault, framed_head, inflated
+from naiad.gateway.grpc_codec.messages import Assembler, MessageFault, framed_head, inflation
 from naiad.gateway.grpc_codec.status import Status
 from naiad.protocol.errors import Code, Unavailable
 
@@ -105,21 +103,6 @@ def test_messages_that_cannot_be() -> None:
         Assembler(10).feed(memoryview(b"\2\0\0\0\0"))
 
 
-@pytest.mark.parametrize(
-    ("coding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
-)
-def test_compressed_messages(coding: str, compress: type[bytes]) -> None:
-    packed = compress(bytes(1000))
-
-    assert inflated(coding, packed, 1000) == bytes(1000)
-    with pytest.raises(MessageFault, match="more than 999") as caught:
-        inflated(coding, packed, 999)
-    assert caught.value.is_too_large
-    for broken in (packed[:-3], packed + b"more", b"nonsense"):
-        with pytest.raises(MessageFault):
-            inflated(coding, broken, 1000)
-
-
 def test_a_coding_that_nobody_said() -> None:
     with pytest.raises(MessageFault, match="'identity'"):
-        inflated("identity", b"", 10)
+        inflation("identity", b"", 10)
