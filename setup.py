@@ -28,7 +28,7 @@ PACKAGE: Final = "naiad._compiled"
 HOT: Final = {
     "protocol": "checks client_messages codec datatypes errors messages parts worker_messages",
     "broker/core": (
-        "accounts admission answers batcher client_events deadlines dispatch events instances "
+        "accounts admission answers batcher client_events deadlines dispatch instances "
         "job lanes lowest memory models packing prediction queue results scheduler sessions "
         "signature statistics withdrawal worker_events world"
     ),
@@ -37,15 +37,14 @@ HOT: Final = {
     "shm": "arena output_arena",
     "client": "arguments calls connection driver leases outstanding packing requests session",
     "gateway": (
-        "http_answer http_connection http_infer http_parameters http_quick http_reader "
-        "http_request http_status http_template json_tensors pending plane grpc_call "
-        "grpc_connection grpc_stream"
+        "http_answer http_connection http_parameters http_quick http_reader http_request "
+        "http_status http_template json_tensors grpc_connection"
     ),
     "gateway/http2": "connection frames hpack huffman sending streams",
     "gateway/grpc_codec": "answers contents head messages parameters requests wire",
 }
-"""What is compiled, by folder: what runs for every request. Its types are known to the last, and no
-class of it is one that only a NamedTuple of `memoryview` or `object` would make."""
+"""What is compiled, by folder: what runs for every request, without coroutines. CONTRIBUTING.md says
+what such a module may hold."""
 
 GROUPS: Final = {
     "naiad_server": ("protocol", "broker", "broker/core"),
