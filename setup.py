@@ -43,8 +43,8 @@ HOT: Final = {
     "gateway/http2": "connection frames hpack huffman sending streams",
     "gateway/grpc_codec": "answers contents head messages parameters requests wire",
 }
-"""What is compiled, by folder: what runs for every request, without coroutines. CONTRIBUTING.md says
-what such a module may hold."""
+"""What is compiled, by folder: what runs for every request, without coroutines. What such a module
+may hold is in CONTRIBUTING.md."""
 
 GROUPS: Final = {
     "naiad_server": ("protocol", "broker", "broker/core"),
