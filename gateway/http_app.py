@@ -51,6 +51,9 @@ CUDA_HANDLE_BYTES: Final = 64
 PATHS_KNOWN_MAX: Final = 4096
 """Routes that are remembered by path; beyond, all are worked out again."""
 
+_UNREAD: Final = frozenset({"generate", "trace"})
+"""Refused whatever they say."""
+
 Handler = Callable[[Route, Json], Awaitable[Response]]
 
 
@@ -168,13 +171,28 @@ class HttpApp:
 
     def _body(self, route: Route, request: HttpRequest) -> Json:
         """The JSON object of a request that may have one; {} without a body."""
-        if not request.body or request.head.method == "GET":
+        if not request.body or request.head.method == "GET" or route.name in _UNREAD:
             return {}
         coding = request.head.header(b"content-encoding") or "identity"
         if coding.strip().lower() != "identity":
             raise HttpError(400, "Unsupported content-encoding, only 'identity' is supported.")
-        checked_size("JSON", len(request.body), self._plane.limits.input_bytes_max)
-        return parsed_object(bytes(request.body))
+        limits = self._plane.limits
+        body = bytes(request.body)
+        if route.name == "load":
+            checked_size("JSON", len(body), limits.input_bytes_max)
+            values = body.count(b",") + 1
+            if values > limits.load_values_max:
+                raise RequestError(
+                    f"the JSON of a load has up to {values} values, expected at most"
+                    f" {limits.load_values_max}"
+                )
+        elif len(body) > limits.control_bytes_max:
+            raise HttpError(
+                413,
+                f"the JSON of this request has {len(body)} bytes, expected at most"
+                f" {limits.control_bytes_max}",
+            )
+        return parsed_object(body)
 
     # --- for people ------------------------------------------------------------------------------
 

@@ -18,6 +18,11 @@ class Limits:
     """Of all request bodies that are received or under way, and answers that nobody takes."""
     input_bytes_max: int = 64 * MIB
     """Triton's --http-max-input-size: JSON, one JSON tensor, a raw body, a decompressed body."""
+    control_bytes_max: int = 64 * 1024
+    """The JSON of a request that is no inference, but a load that brings files: it is read at once,
+    and everybody waits meanwhile."""
+    load_values_max: int = 64 * 1024
+    """In the JSON of a load: files are few large ones, which are read fast."""
     body_bytes_max: int = 512 * MIB
     """One request's body, as it travels."""
 

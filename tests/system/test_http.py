@@ -181,6 +181,17 @@ def test_errors_have_their_status(call: Caller) -> None:
     assert (status, "no luck" in found["error"]) == (500, True)
 
 
+def test_large_json_is_for_inference_alone(call: Caller) -> None:
+    """The rest is read at once, while everybody waits."""
+    numbers = b'{"ready":[' + b"1," * 100_000 + b"1]}"
+    for path in ("repository/index", "repository/models/spare/unload", "logging"):
+        status, found, _ = call("POST", f"/v2/{path}", numbers)
+        assert (status, "expected at most 65536" in found["error"]) == (413, True), path
+    status, found, _ = call("POST", "/v2/repository/models/spare/load", numbers)
+    assert (status, "values, expected at most 65536" in found["error"]) == (400, True)
+    assert call("POST", "/v2/models/identity/generate", numbers)[0] == 501
+
+
 def test_repository(call: Caller) -> None:
     index = {row["name"]: row for row in call("POST", "/v2/repository/index")[1]}
     assert index["identity"] == {"name": "identity", "version": "1", "state": "READY"}
