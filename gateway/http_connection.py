@@ -211,7 +211,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         closes = not request.keeps_alive
         if not self._door.phase.is_serving:  # the client may come again, to another server
             closes = closes or not (self._backlog or self._refusal)
-        buffers = wire(response, closes=closes, is_head=request.head.method == "HEAD")
+        head = request.head
+        buffers = wire(
+            response, closes=closes, is_head=head.method == "HEAD", says_alive=head.says_alive
+        )
         writer.write(buffers)
         if self._unread_bytes or not writer.has_room:
             self._count_unread()

@@ -29,7 +29,7 @@ class Head:
     answers: what follows from the head alone, and need not be worked out again.
     """
 
-    __slots__ = ("headers", "keeps_alive", "length", "method", "path", "plan")
+    __slots__ = ("headers", "keeps_alive", "length", "method", "path", "plan", "says_alive")
 
     def __init__(
         self,
@@ -38,6 +38,8 @@ class Head:
         headers: dict[bytes, bytes],
         keeps_alive: bool,
         length: int = 0,
+        *,
+        says_alive: bool = False,
     ) -> None:
         self.method = method
         self.path = path
@@ -45,6 +47,8 @@ class Head:
         self.keeps_alive = keeps_alive
         self.length = length
         """Of the body, when that follows from the head."""
+        self.says_alive = says_alive
+        """The client would take silence for the end of the connection: it speaks HTTP/1.0."""
         self.plan: object = None
 
     def header(self, name: bytes) -> str | None:
@@ -90,7 +94,9 @@ def error_response(fault: HttpError) -> Response:
     return Response(fault.status, [error_body(fault.message)], headers=fault.headers)
 
 
-def wire(response: Response, *, closes: bool, is_head: bool = False) -> list[Buffer]:
+def wire(
+    response: Response, *, closes: bool, is_head: bool = False, says_alive: bool = False
+) -> list[Buffer]:
     """What goes to the socket: one buffer, or several when they are large."""
     status, parts, json_length, content_type, headers = response
     size = 0
@@ -102,6 +108,8 @@ def wire(response: Response, *, closes: bool, is_head: bool = False) -> list[Buf
         head = _head(response, size)
     if closes:
         head += b"Connection: close\r\n"
+    elif says_alive:
+        head += b"Connection: keep-alive\r\n"
     head += b"\r\n"
     if is_head:
         return [head]

@@ -35,8 +35,11 @@ HEAD_KNOWN_BYTES_MAX: Final = 2048
 HEADS_KNOWN_MAX: Final = 1024
 """Beyond, all are forgotten and learned again."""
 
+VERSIONS: Final = ("1.1", "1.0")
+_HOST: Final = b"host"
+_CODING: Final = b"transfer-encoding"
 _HEAD_END: Final = b"\r\n\r\n"
-_NOT_KNOWN: Final = (b"transfer-encoding", b"expect", b"upgrade")
+_NOT_KNOWN: Final = (_CODING, b"expect", b"upgrade")
 """A head with one of these says more than where its body ends."""
 
 
@@ -279,19 +282,27 @@ class Reader:
         parser = self._parser
         headers = self._headers
         method = parser.get_method().decode("latin-1")
+        version = parser.get_http_version()
         self.stage = Stage.BODY
+        check_framing(version, headers)
         length = headers.get(b"content-length")
         if length is not None:
             self._declared = int(length)
             if self._declared > self._limits.body_bytes_max:
                 raise self._body_too_large()
         expected = headers.get(b"expect")
-        if expected is not None and parser.get_http_version() != "1.0":
+        if expected is not None and version != "1.0":
             if expected.lower() != b"100-continue":
                 raise HttpError(417, "Expect: only 100-continue is understood")
             self.expects_continue = True
+        keeps_alive = parser.should_keep_alive()
         self._head = Head(
-            method, path_of(self._url), headers, parser.should_keep_alive(), self._declared or 0
+            method,
+            path_of(self._url),
+            headers,
+            keeps_alive,
+            self._declared or 0,
+            says_alive=keeps_alive and version == "1.0",
         )
         candidate, self._candidate = self._candidate, None
         if candidate is not None:
@@ -340,6 +351,28 @@ class Reader:
     def _body_too_large(self) -> HttpError:
         limit = self._limits.body_bytes_max
         return HttpError(413, f"the body is too large: expected at most {limit} bytes")
+
+
+def check_framing(version: str, headers: dict[bytes, bytes]) -> None:
+    """What a proxy in front might read otherwise, so that the next request would begin elsewhere.
+
+    Raises HttpError.
+    """
+    if version not in VERSIONS:
+        raise HttpError(505, f"HTTP/{version}: only HTTP/1.1 and HTTP/1.0 are spoken here")
+    host = headers.get(_HOST)
+    if host is None:
+        if version != "1.0":
+            raise HttpError(400, "no Host field: a request of HTTP/1.1 has one")
+    elif b"," in host:
+        raise HttpError(400, "more than one Host")
+    coding = headers.get(_CODING)
+    if coding is None:
+        return
+    if version == "1.0" or b"content-length" in headers:
+        raise HttpError(400, "Transfer-Encoding: not with HTTP/1.0, nor with a Content-Length")
+    if coding.strip().lower() != b"chunked":
+        raise HttpError(501, f"Transfer-Encoding: {coding!r:.40}; only chunked is understood")
 
 
 class Upgraded(Exception):

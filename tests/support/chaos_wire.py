@@ -148,7 +148,8 @@ class Clients:
         chance = random.Random(self._index)
         while not self._is_over.wait(0.02):
             text = _json(self._token())
-            head = f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nContent-Length: {len(text)}\r\n\r\n"
+            head = f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: h\r\n"
+            head += f"Content-Length: {len(text)}\r\n\r\n"
             data = head.encode() + text
             try:
                 with socket.create_connection(self._place, PATIENCE_S) as one:

@@ -159,7 +159,7 @@ def asked_http(server: Server) -> socket.socket:
     tensor = {"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": [1] * 16}
     text = json.dumps({"inputs": [tensor]}).encode()
     one = socket.create_connection(place_of(server.http_url), PATIENCE_S)
-    head = f"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: {len(text)}\r\n\r\n"
+    head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(text)}\r\n\r\n"
     one.sendall(head.encode() + text)
     return one
 

@@ -305,7 +305,8 @@ def test_clients_that_go_away_leave_no_work(server: Server) -> None:
     place = urlsplit(server.http_url)
     text = json.dumps({"inputs": [BINARY], **slow(0.2)}).encode()
     head = (
-        f"POST /v2/models/identity/infer HTTP/1.1\r\nContent-Length: {len(text) + 64}\r\n"
+        "POST /v2/models/identity/infer HTTP/1.1\r\nHost: h\r\n"
+        f"Content-Length: {len(text) + 64}\r\n"
         f"Inference-Header-Content-Length: {len(text)}\r\n\r\n"
     ).encode()
     before = descriptors(server)
@@ -404,7 +405,9 @@ def test_a_unix_socket(tmp_path: Path) -> None:
         assert server.http_url == f"unix:{path}"
         with socket.socket(socket.AF_UNIX) as one:
             one.connect(path)
-            one.sendall(b"POST /v2/repository/index HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+            one.sendall(
+                b"POST /v2/repository/index HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
+            )
             assert one.recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
     assert not os.path.exists(path)
 

@@ -144,7 +144,7 @@ def is_answered(path: str) -> bool:
             one.connect(path)
         except OSError:
             return False
-        one.sendall(b"GET /v2/health/ready HTTP/1.1\r\n\r\n")
+        one.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: h\r\n\r\n")
         one.settimeout(PATIENCE_S)
         return one.recv(4096).startswith(b"HTTP/1.1 200")
 

@@ -30,7 +30,7 @@ from support.certificates import Certificates, made
 DEADLINE_S = 5.0
 USED: ContextVar[Certificates | None] = ContextVar("USED", default=None)
 """By the connections of the test that runs; None: they are plain."""
-GET = b"GET /%d HTTP/1.1\r\n\r\n"
+GET = b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 class Job:
@@ -187,7 +187,9 @@ def test_many_pipelined_requests_that_are_answered_at_once(
 ) -> None:
     async def scenario() -> None:
         async with opened() as door:
-            wire = b"".join(b"GET /now%d HTTP/1.1\r\n\r\n" % number for number in range(100))
+            wire = b"".join(
+                b"GET /now%d HTTP/1.1\r\nHost: h\r\n\r\n" % number for number in range(100)
+            )
             reader, writer = await connected(door, wire)
             for number in range(100):
                 assert await response(reader) == (200, b"/now%d" % number)
@@ -221,7 +223,7 @@ def test_a_large_body_and_a_large_answer(run: Callable[[Scenario], None]) -> Non
     async def scenario() -> None:
         async with opened() as door:
             body = bytes(range(256)) * 16_384
-            head = b"POST /x HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+            head = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body)
             reader, writer = await connected(door, head + body)
             await door.until(lambda: bool(door.jobs))
             assert door.budget.bytes == len(body)
@@ -276,7 +278,9 @@ def test_a_client_that_takes_nothing_is_dropped_after_a_while(
 def test_expect_continue_waits_for_its_turn(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         async with opened() as door:
-            expecting = b"POST /2 HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+            expecting = (
+                b"POST /2 HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+            )
             reader, writer = await connected(door, GET % 1 + expecting)
             await door.until(lambda: bool(door.jobs))
             door.jobs[0].answer(b"one")
@@ -296,7 +300,7 @@ def test_a_refusal_comes_after_earlier_answers_and_can_be_read(
 ) -> None:
     async def scenario() -> None:
         async with opened(body_bytes_max=1000) as door:
-            big = b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n"
+            big = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n"
             reader, writer = await connected(door, GET % 1 + big + bytes(900_000))
             await door.until(lambda: bool(door.jobs))
             door.jobs[0].answer(b"one")
@@ -315,7 +319,10 @@ def test_slow_clients_are_told_and_closed(run: Callable[[Scenario], None]) -> No
         async with opened() as door:
             for sent, text in (
                 (b"GET / HT", b"no whole header within 20 s"),
-                (b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n1", b"the body is too slow"),
+                (
+                    b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n1",
+                    b"the body is too slow",
+                ),
             ):
                 reader, writer = await connected(door, sent)
                 await door.until(lambda: bool(door.connections))
@@ -368,9 +375,11 @@ def test_at_the_end_a_half_received_request_is_told_and_an_idle_client_let_go(
 ) -> None:
     async def scenario() -> None:
         async with opened() as door:
-            idle, _ = await connected(door, b"GET /now HTTP/1.1\r\n\r\n")
+            idle, _ = await connected(door, b"GET /now HTTP/1.1\r\nHost: h\r\n\r\n")
             assert await response(idle) == (200, b"/now")
-            half, writer = await connected(door, GET % 1 + b"POST / HTTP/1.1\r\nContent-Le")
+            half, writer = await connected(
+                door, GET % 1 + b"POST / HTTP/1.1\r\nHost: h\r\nContent-Le"
+            )
             await door.until(lambda: bool(door.jobs))
             door.phase.close()
 
@@ -416,7 +425,9 @@ def test_while_the_server_leaves_a_connection_ends_behind_its_last_answer(
     async def scenario() -> None:
         async with opened() as door:
             door.phase.leave()
-            wire = b"".join(b"GET /now%d HTTP/1.1\r\n\r\n" % number for number in range(3))
+            wire = b"".join(
+                b"GET /now%d HTTP/1.1\r\nHost: h\r\n\r\n" % number for number in range(3)
+            )
             reader, _ = await connected(door, wire)
             for number in range(3):
                 assert await response(reader) == (200, b"/now%d" % number)
@@ -439,7 +450,7 @@ def test_handshakes_are_limited_in_time_and_number(
             assert await asyncio.wait_for(oldest.read(), DEADLINE_S) == b""
             for _, writer in slow:
                 writer.close()
-            reader, writer = await connected(door, b"GET /now HTTP/1.1\r\n\r\n")
+            reader, writer = await connected(door, b"GET /now HTTP/1.1\r\nHost: h\r\n\r\n")
             assert await response(reader) == (200, b"/now")
             writer.close()
 
@@ -452,10 +463,10 @@ def test_bytes_that_are_no_handshake_end_their_connection_alone(
     async def scenario() -> None:
         async with opened(certificates) as door:
             reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
-            writer.write(b"GET /now HTTP/1.1\r\n\r\n")
+            writer.write(b"GET /now HTTP/1.1\r\nHost: h\r\n\r\n")
             assert b"/now" not in await asyncio.wait_for(reader.read(), DEADLINE_S)
             writer.close()
-            reader, writer = await connected(door, b"GET /now HTTP/1.1\r\n\r\n")
+            reader, writer = await connected(door, b"GET /now HTTP/1.1\r\nHost: h\r\n\r\n")
             assert await response(reader) == (200, b"/now")
             writer.close()
 
@@ -465,9 +476,9 @@ def test_bytes_that_are_no_handshake_end_their_connection_alone(
 def test_too_many_connections(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         async with opened(connections_max=1) as door:
-            reader, first = await connected(door, b"GET /now HTTP/1.1\r\n\r\n")
+            reader, first = await connected(door, b"GET /now HTTP/1.1\r\nHost: h\r\n\r\n")
             assert (await response(reader))[0] == 200
-            reader, second = await connected(door, b"GET /now HTTP/1.1\r\n\r\n")
+            reader, second = await connected(door, b"GET /now HTTP/1.1\r\nHost: h\r\n\r\n")
             assert (await response(reader))[0] == 503
             first.close()
             second.close()
@@ -487,15 +498,34 @@ def test_head_has_no_body_and_http_10_closes(run: Callable[[Scenario], None]) ->
     run(scenario)
 
 
+def test_http_10_is_told_that_its_connection_stays(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            asking = b"GET /now HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+            reader, writer = await connected(door, asking)
+            for sent in (asking, asking, b"GET /now HTTP/1.0\r\n\r\n"):  # the second one is known
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE_S)
+                assert b"\r\nConnection: keep-alive\r\n" in head
+                await reader.readexactly(len(b"/now"))
+                writer.write(sent)
+            last = await asyncio.wait_for(reader.read(), DEADLINE_S)
+            assert b"\r\nConnection: close\r\n" in last
+            writer.close()
+
+    run(scenario)
+
+
 def test_an_upgrade_is_declined_by_an_answer(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         async with opened() as door:
             upgrade = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
-            reader, writer = await connected(door, b"GET /now HTTP/1.1\r\n" + upgrade + b"\r\n")
+            reader, writer = await connected(
+                door, b"GET /now HTTP/1.1\r\nHost: h\r\n" + upgrade + b"\r\n"
+            )
             assert await response(reader) == (200, b"/now")
             assert await reader.read() == b""
             writer.close()
-            body = b"POST /now HTTP/1.1\r\n" + upgrade + b"Content-Length: 2\r\n\r\nhi"
+            body = b"POST /now HTTP/1.1\r\nHost: h\r\n" + upgrade + b"Content-Length: 2\r\n\r\nhi"
             reader, writer = await connected(door, body)
             assert (await response(reader))[0] == 400
             writer.close()

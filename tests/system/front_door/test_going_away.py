@@ -92,7 +92,7 @@ def test_http_clients_that_hang_up_leave_nothing_in_the_queue(
 ) -> None:
     before = gateway_descriptors(server)
     text, blobs = binary_request([ONE], parameters=MINUTE)
-    head = f"POST /v2/models/fp32/infer HTTP/1.1\r\n{LENGTH}: {len(text)}\r\n"
+    head = f"POST /v2/models/fp32/infer HTTP/1.1\r\nHost: h\r\n{LENGTH}: {len(text)}\r\n"
     head += f"Content-Length: {len(text + blobs)}\r\n\r\n"
     with contextlib.ExitStack() as stack:
         for number in range(CLIENTS):

@@ -183,7 +183,7 @@ def test_bytes_that_are_not_the_tensors_are_refused_with_both_sizes(door: Door, 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_sent(http: HttpDoor) -> None:
     with socket.create_connection(http.address, timeout=20) as one:
-        one.sendall(f"POST {INFER} HTTP/1.1\r\nContent-Length: {2**40}\r\n\r\n".encode())
+        one.sendall(f"POST {INFER} HTTP/1.1\r\nHost: h\r\nContent-Length: {2**40}\r\n\r\n".encode())
         said = one.recv(65_536).decode()
     assert said.startswith("HTTP/1.1 413 ")
     assert str(512 * 2**20) in said

@@ -46,7 +46,7 @@ BODY_PIECES = [
 ]
 WIRE = (
     b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\nhello"
-    b"POST /b HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    b"POST /b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
     b"GET /c HTTP/1.1\r\nHost: h\r\n\r\n"
 )
 WIRE_PIECES = [

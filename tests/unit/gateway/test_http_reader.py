@@ -79,7 +79,8 @@ def post(body: bytes, headers: bytes = b"") -> bytes:
 @given(st.integers(1, 200))
 def test_requests_come_out_whole_however_they_are_cut(step: int) -> None:
     reading = Reading()
-    chunked = b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n"
+    chunked = b"POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked += b"3\r\nabc\r\n2\r\nde\r\n0\r\n"
     wire = post(b"hello", b"X-A: 1\r\nx-a: 2\r\n") + chunked + b"T: trailer\r\n\r\n"
     reading.feed(wire + b"GET / HTTP/1.0\r\n\r\n", step)
     first, second, third = reading.requests
@@ -115,20 +116,26 @@ def test_limits_of_the_header() -> None:
     with refused(431, "at most 100 bytes"):
         Reading(header_bytes_max=100).feed(b"GET /" + b"a" * 200)
     with refused(431):
-        Reading(header_bytes_max=100).feed(b"GET / HTTP/1.1\r\na: " + b"a" * 100 + b"\r\n\r\n")
+        Reading(header_bytes_max=100).feed(
+            b"GET / HTTP/1.1\r\nHost: h\r\na: " + b"a" * 100 + b"\r\n\r\n"
+        )
     with refused(431, "3 fields"):
-        Reading(header_count_max=3).feed(b"GET / HTTP/1.1\r\na:1\r\nb:1\r\nc:1\r\nd:1\r\n\r\n")
+        Reading(header_count_max=3).feed(
+            b"GET / HTTP/1.1\r\nHost: h\r\na:1\r\nb:1\r\nc:1\r\nd:1\r\n\r\n"
+        )
     endless = Reading(header_bytes_max=100)
     with refused(431):
         for _ in range(1000):
-            endless.feed(b"a" if endless.reader.stage is Stage.HEAD else b"GET / HTTP/1.1\r\n" * 1)
+            endless.feed(
+                b"a" if endless.reader.stage is Stage.HEAD else b"GET / HTTP/1.1\r\nHost: h\r\n" * 1
+            )
             endless.feed(b"b" * 500)
 
 
 def test_limits_of_the_body() -> None:
     with refused(413, "at most 9 bytes"):
         Reading(body_bytes_max=9).feed(post(bytes(10)))
-    chunked = b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked = b"POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
     with refused(413):
         Reading(body_bytes_max=9).feed(chunked + b"a\r\n0123456789\r\n")
     with refused(400, "more than 5 pieces"):
@@ -163,18 +170,55 @@ def test_limits_are_told_whatever_exception_is_being_handled() -> None:
     [
         b"nonsense\r\n\r\n",
         b"GET / HTTP/3.7\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
-        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"GET / HTTP/1.1\r\nA B: 1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nA B: 1\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01",
     ],
 )
 def test_what_is_not_http(wire: bytes) -> None:
     with refused(400, "not HTTP"):
         Reading().feed(wire)
+
+
+POST = b"POST / HTTP/1.1\r\nHost: h\r\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "head", "rest"),
+    [
+        (505, b"GET / HTTP/2.0\r\nHost: h\r\n\r\n", b""),
+        (505, b"GET / HTTP/0.9\r\n\r\n", b""),
+        (505, b"GET /\r\n\r\n", b""),
+        (400, b"GET / HTTP/1.1\r\n\r\n", b""),
+        (400, b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", b""),
+        (400, b"GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n", b""),
+        (400, b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", b"0\r\n\r\n"),
+        (501, POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", b"0\r\n\r\n"),
+        (400, POST + b"Transfer-Encoding: chunked, chunked\r\n\r\n", b"0\r\n\r\n"),
+        (501, POST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n", b"0\r\n"),
+        (501, POST + b"Transfer-Encoding: identity\r\n\r\n", b""),
+        (501, POST + b"Transfer-Encoding: xchunked\r\n\r\n", b"0\r\n\r\n"),
+        (400, POST + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n", b"0\r\n\r\n"),
+        (400, POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", b"0\r\n\r\n"),
+        (400, POST + b"Content-Length: 3\r\nTransfer-Encoding: gzip\r\n\r\n", b"abc"),
+        (400, POST + b"Transfer-Encoding : chunked\r\n\r\n", b"0\r\n\r\n"),
+        (400, POST + b"Transfer-Encoding:\r\n chunked\r\n\r\n", b"0\r\n\r\n"),
+        (400, POST + b"Content-Length: 3, 3\r\n\r\n", b"abc"),
+        (400, POST + b"Content-Length: +3\r\n\r\n", b"abc"),
+        (400, b"GET / HTTP/1.1\nHost: h\n\n", b""),
+    ],
+)  # fmt: skip
+def test_what_a_proxy_may_read_otherwise(status: int, head: bytes, rest: bytes) -> None:
+    """Two that see different ends of a request let one client answer for another."""
+    reading = Reading()
+    with refused(status):
+        reading.feed(head + rest + POST + b"\r\n")
+    assert not reading.requests
+    assert not reading.known.by_text
 
 
 def test_expect() -> None:
@@ -190,7 +234,7 @@ def test_expect() -> None:
 def test_upgrade() -> None:
     reading = Reading()
     with pytest.raises(Upgraded):
-        reading.feed(b"GET /v2 HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+        reading.feed(b"GET /v2 HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
     assert reading.requests[0].head.path == b"/v2"
 
 
@@ -234,11 +278,11 @@ def test_a_known_head_whose_body_comes_later() -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"\r\n\r\nGET / HTTP/1.1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: 0\r\nExpect: 100-continue\r\n\r\n",
-        b"GET / HTTP/1.1\r\nA: " + b"a" * 3000 + b"\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % READ_BYTES,
+        b"\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nExpect: 100-continue\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nA: " + b"a" * 3000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % READ_BYTES,
     ],
 )
 def test_heads_that_are_never_learned(head: bytes) -> None:
@@ -250,7 +294,7 @@ def test_heads_that_are_never_learned(head: bytes) -> None:
 def test_known_heads_are_bounded() -> None:
     reading = Reading()
     for number in range(3000):
-        reading.feed(b"GET /%d HTTP/1.1\r\n\r\n" % number)
+        reading.feed(b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n" % number)
     assert len(reading.known.by_text) <= 1024
 
 
