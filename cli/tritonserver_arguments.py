@@ -105,7 +105,8 @@ def translated(given: Sequence[str], own: Mapping[str, bool]) -> Translated:
 def _unknown(name: str, own: Iterable[str]) -> str:
     if not name.startswith("-"):
         return f"Unexpected argument: {name:.80}; every option is a --flag"
-    guess = did_you_mean(name, [*FLAGS, *own])
+    current = [flag for flag, what in FLAGS.items() if not what.advice]
+    guess = did_you_mean(name, [*current, *own]) or did_you_mean(name, FLAGS)
     return f"unrecognized option '{name:.80}'" + (f"; {guess}" if guess else "")
 
 

@@ -168,10 +168,11 @@ def _missing(name: str, repositories: Sequence[str], known: Mapping[str, object]
     if fault:
         return fault
     hint = did_you_mean(name, known) or "check the name, or add the directory"
-    return (
-        f"no directory named {printable(name)} "
-        f"in {listed([printable(path) for path in repositories])}; {hint}"
-    )
+    # Without their paths: clients are told this, and the operator knows them.
+    where = f"any of the {len(repositories)} model repositories"
+    if len(repositories) == 1:
+        where = "the model repository"
+    return f"no directory named {printable(name)} in {where}; {hint}"
 
 
 def _candidates(repository: str, notes: list[str]) -> list[str] | RepositoryFault:

@@ -72,13 +72,14 @@ class Counters:
     def _version(self, version: ModelVersion) -> Json:
         oldest_ns = version.queue.oldest_ns()
         counted = version.statistics
+        policy = version.batch_policy
         return {
             "name": version.name,
             "version": version.version,
             "generation": version.generation,
             "state": str(version.state),
             "ready": version.is_ready,
-            "rows_max": version.batch_policy.rows_max,
+            "rows_max": policy.rows_max if policy.batching else 1,
             "pending": version.queue.waiting,
             "oldest_pending_ns": self._world.now_ns - oldest_ns if oldest_ns else 0,
             "executing": version.executing,

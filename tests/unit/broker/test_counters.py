@@ -64,6 +64,13 @@ def test_the_first_answer_is_of_the_server() -> None:
     assert server["time_bounds_ns"] == TIME_BOUNDS_NS
 
 
+def test_a_full_batch_is_one_request_without_dynamic_batching() -> None:
+    for given, rows in ((config(max_batch_size=8), 1), (config(**batching(4)), 4)):
+        bench = Bench()
+        bench.served(given)
+        assert row(bench)["rows_max"] == rows
+
+
 def test_a_batch_of_known_times() -> None:
     bench = Bench()
     (slot,) = bench.served(config(**batching(4)))

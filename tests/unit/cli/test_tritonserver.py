@@ -125,6 +125,7 @@ def test_repositories_may_be_several_and_in_both_spellings() -> None:
             ["--strict-readines=1"],
             "unrecognized option '--strict-readines'; did you mean \"--strict-readiness\"?",
         ),
+        (["--model-repo=/m"], 'did you mean "--model-repository"?'),
         (["--bogus"], "unrecognized option '--bogus'"),
         (["stray"], "Unexpected argument: stray"),
         (["--http-port"], "--http-port requires a value: --http-port=NUMBER"),

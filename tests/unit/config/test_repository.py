@@ -421,13 +421,15 @@ def test_only_the_models_asked_for(tmp_path: Path) -> None:
     assert [model.name for model in found.models] == ["c", "a"]
 
 
-def test_b51_a_model_nowhere_names_it_and_the_repositories(tmp_path: Path) -> None:
+def test_b51_a_model_nowhere_is_named_but_not_where_it_was_looked_for(tmp_path: Path) -> None:
     add_model(tmp_path, "resnet")
 
     missing = scan([str(tmp_path)], ["resnett", "../x", ""]).missing
 
-    assert missing["resnett"].startswith("no directory named 'resnett' in ")
-    assert str(tmp_path) in missing["resnett"]
+    assert missing["resnett"].startswith("no directory named 'resnett' in the model repository; ")
+    assert tmp_path.name not in missing["resnett"]
+    both = scan([str(tmp_path), str(tmp_path / "resnet")], ["resnett"]).missing
+    assert "in any of the 2 model repositories" in both["resnett"]
     assert 'did you mean "resnet"?' in missing["resnett"]
     assert "path traversal" in missing["../x"]
     assert "cannot be empty" in missing[""]
