@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from typing import Any, Final
 
 import click
@@ -37,6 +38,7 @@ LOAD_FAILED: Final = "error: creating server: Internal - failed to load all mode
     epilog="\b\nExamples:\n"
     "  naiad serve model_repository\n"
     "  naiad serve a b --control-mode explicit --load-model magika\n"
+    "\nRarer options: docs/http.md, access.md, tritonserver.md, metrics.md.\n"
 )
 @click.argument("repository", nargs=-1, required=True)
 @click.option("--name", default=DEFAULT_NAME, help="Of this server; two on a host differ.")
@@ -117,14 +119,21 @@ def serve(
     _check_ports(ports, metrics_port, metrics_address)
     is_new = run_dir.prepare(where)
     lock = run_dir.lock(where)
-    metrics = metrics_listener.opened(metrics_port, metrics_address, ports["http_address"])
-    door = front_door.opened(drain_seconds=drain_seconds, **ports)
-    # A killed server left them; this one is told anew what to serve.
-    for line in forget_state(where):
-        raise CommandFailed(f"{line}; choose another --run-dir", ExitCode.RUN_DIR)
-    cleanup(where, name)
-    log = _started_log(log_file, settings.log_levels)
-    notices = log if log_file is None else _started_log(None, settings.log_levels)
+    with ExitStack() as started:
+        may_remove = is_new or run_dir.is_usual(where, name)
+        started.callback(run_dir.leave, where, lock, may_remove=may_remove)
+        door = front_door.opened(drain_seconds=drain_seconds, **ports)
+        started.callback(door.close)
+        metrics = metrics_listener.opened(metrics_port, metrics_address, ports["http_address"])
+        started.callback(metrics.close)
+        # A killed server left them; this one is told anew what to serve.
+        for line in forget_state(where):
+            raise CommandFailed(f"{line}; choose another --run-dir", ExitCode.RUN_DIR)
+        cleanup(where, name)
+        log = _started_log(log_file, settings.log_levels)
+        started.callback(log.close)
+        notices = log if log_file is None else _started_log(None, settings.log_levels)
+        started.pop_all()  # from here on the end is the supervisor's
 
     def show(status: Status) -> ExitCode | None:
         failed = _show_settled(status, where, notices)
@@ -167,7 +176,7 @@ def serve(
         notices.close()
         door.close()
         metrics.close()
-        run_dir.leave(where, lock, may_remove=is_new or run_dir.is_usual(where, name))
+        run_dir.leave(where, lock, may_remove=may_remove)
     if supervisor.failure:
         raise CommandFailed(supervisor.failure, code)
     return code

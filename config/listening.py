@@ -81,6 +81,8 @@ def _bind_fault(address: str, port: int, what: str, fault: OSError) -> str:
             f"port {port} on {address} is taken by another program (another server?); stop it, or"
             f" choose another {what} (0: any free one)"
         )
+    if fault.errno == errno.EADDRNOTAVAIL:
+        return f"cannot listen on {address}: this machine has no such address; choose another"
     return f"cannot listen on {address} port {port}: {fault.strerror}; choose another {what}"
 
 

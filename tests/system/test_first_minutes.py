@@ -143,6 +143,33 @@ def test_a_log_file_that_cannot_be(person: Person) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--http-address", "192.0.2.1"],
+            "cannot listen on 192.0.2.1: this machine has no such address; choose another",
+        ),
+        (
+            ["--metrics-address", "192.0.2.1"],
+            "cannot listen on 192.0.2.1: this machine has no such address; choose another",
+        ),
+        (
+            ["--log-file", "no/log"],
+            "cannot write --log-file no/log: No such file or directory",
+        ),
+    ],
+)
+def test_a_start_that_fails_leaves_no_run_directory(
+    person: Person, arguments: list[str], said: str
+) -> None:
+    add_identity(person.folder / "repository")
+    run = person.types("serve", "repository", *arguments)
+    assert run.returncode in (ExitCode.PORT, ExitCode.USAGE)
+    assert run.stderr == f"naiad: {said}\n"
+    assert not person.run_dir.exists()
+
+
+@pytest.mark.parametrize(
     "arguments",
     [["status"], ["infer", "m", "--input", "X=1"], ["load", "m"], ["unload", "m"]],
 )
