@@ -204,7 +204,7 @@ class GrpcServer(Listener[GrpcConnection]):
             self._access.allows_management(is_local),
             None,
             self._forwarded(head) if self._header_pattern is not None else None,
-            self._users.user(head.joined),
+            self._users.user(head.only),
         )
 
     def _forwarded(self, head: Head) -> Parameters | None:

@@ -105,7 +105,7 @@ class Inference:
         json_bytes = 0
         if self._forward is None and length is not None and len(length) < 8 and length.isdigit():
             json_bytes = int(length)
-        return InferPlan(route, coding, is_slow, json_bytes, self._users.user(head.headers.get))
+        return InferPlan(route, coding, is_slow, json_bytes, self._users.user(head.only))
 
     def begin(
         self, plan: InferPlan, request: HttpRequest, connection: HttpConnection

@@ -8,6 +8,7 @@ from naiad.client.requests import Buffer
 from naiad.gateway.calls import Arena
 from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE
 from naiad.gateway.http_status import HttpError, error_body, reason_of
+from naiad.gateway.users import given_twice
 
 JOINED_BYTES_MAX: Final = 64 * 1024
 """Up to this size a response is one buffer: copying it is cheaper than writing its parts."""
@@ -29,7 +30,8 @@ class Head:
     answers: what follows from the head alone, and need not be worked out again.
     """
 
-    __slots__ = ("headers", "keeps_alive", "length", "method", "path", "plan", "says_alive")
+    __slots__ = ("headers", "keeps_alive", "length", "method", "path", "plan", "repeated",
+                 "says_alive")  # fmt: skip
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class Head:
         length: int = 0,
         *,
         says_alive: bool = False,
+        repeated: frozenset[bytes] = frozenset(),
     ) -> None:
         self.method = method
         self.path = path
@@ -49,7 +52,15 @@ class Head:
         """Of the body, when that follows from the head."""
         self.says_alive = says_alive
         """The client would take silence for the end of the connection: it speaks HTTP/1.0."""
+        self.repeated = repeated
+        """Names of headers that came more than once."""
         self.plan: object = None
+
+    def only(self, name: bytes) -> bytes | None:
+        """The value of a header that must not be there twice. Raises RequestError when it is."""
+        if name in self.repeated:
+            raise given_twice(name)
+        return self.headers.get(name)
 
     def header(self, name: bytes) -> str | None:
         """A header's value by its lower-case name."""

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVarTuple, Unpack
 import httptools
 
 from naiad.client.requests import Buffer
+from naiad.gateway.http_framing import check_framing
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest
 from naiad.gateway.http_status import HttpError
 from naiad.gateway.limits import Limits
@@ -35,11 +36,8 @@ HEAD_KNOWN_BYTES_MAX: Final = 2048
 HEADS_KNOWN_MAX: Final = 1024
 """Beyond, all are forgotten and learned again."""
 
-VERSIONS: Final = ("1.1", "1.0")
-_HOST: Final = b"host"
-_CODING: Final = b"transfer-encoding"
 _HEAD_END: Final = b"\r\n\r\n"
-_NOT_KNOWN: Final = (_CODING, b"expect", b"upgrade")
+_NOT_KNOWN: Final = (b"transfer-encoding", b"expect", b"upgrade")
 """A head with one of these says more than where its body ends."""
 
 
@@ -132,6 +130,7 @@ class Reader:
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
+        self._repeated: set[bytes] = set()
         self._head_bytes = 0
         self._head_read_bytes = 0
         self._fields_count = 0
@@ -238,6 +237,7 @@ class Reader:
     def on_message_begin(self) -> None:
         self._url = b""
         self._headers = {}
+        self._repeated = set()
         self._head_bytes = 0
         self._head_read_bytes = 0
         self._fields_count = 0
@@ -260,6 +260,7 @@ class Reader:
         headers = self._headers
         if name in headers:
             value = headers[name] + b", " + value
+            self._repeated.add(name)
         headers[name] = value
         if self._fields_count > self._limits.header_count_max:
             raise self._head_too_large()
@@ -303,6 +304,7 @@ class Reader:
             keeps_alive,
             self._declared or 0,
             says_alive=keeps_alive and version == "1.0",
+            repeated=frozenset(self._repeated),
         )
         candidate, self._candidate = self._candidate, None
         if candidate is not None:
@@ -351,28 +353,6 @@ class Reader:
     def _body_too_large(self) -> HttpError:
         limit = self._limits.body_bytes_max
         return HttpError(413, f"the body is too large: expected at most {limit} bytes")
-
-
-def check_framing(version: str, headers: dict[bytes, bytes]) -> None:
-    """What a proxy in front might read otherwise, so that the next request would begin elsewhere.
-
-    Raises HttpError.
-    """
-    if version not in VERSIONS:
-        raise HttpError(505, f"HTTP/{version}: only HTTP/1.1 and HTTP/1.0 are spoken here")
-    host = headers.get(_HOST)
-    if host is None:
-        if version != "1.0":
-            raise HttpError(400, "no Host field: a request of HTTP/1.1 has one")
-    elif b"," in host:
-        raise HttpError(400, "more than one Host")
-    coding = headers.get(_CODING)
-    if coding is None:
-        return
-    if version == "1.0" or b"content-length" in headers:
-        raise HttpError(400, "Transfer-Encoding: not with HTTP/1.0, nor with a Content-Length")
-    if coding.strip().lower() != b"chunked":
-        raise HttpError(501, f"Transfer-Encoding: {coding!r:.40}; only chunked is understood")
 
 
 class Upgraded(Exception):

@@ -39,6 +39,14 @@ def header_name(text: str) -> str:
     return text
 
 
+def given_twice(name: bytes) -> RequestError:
+    """A proxy added its own to that of a client, who would choose his name by it."""
+    return RequestError(
+        f"header '{name.decode('latin-1')}' is there more than once; a proxy that says whose"
+        " request it is has to replace what its client sent"
+    )
+
+
 class UserHeaders:
     """Where users stand in requests. Without names, all requests are nobody's."""
 

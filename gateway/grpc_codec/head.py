@@ -12,6 +12,7 @@ from urllib.parse import quote
 from naiad.gateway.error_text import told
 from naiad.gateway.grpc_codec.status import STATUS_OF, Status
 from naiad.gateway.http2.hpack import Field, encoded
+from naiad.gateway.users import given_twice
 from naiad.protocol.errors import NaiadError
 
 CODE_KEY: Final = b"naiad-code"
@@ -43,9 +44,12 @@ class Head(NamedTuple):
         found = [value for key, value in self.metadata if key == name]
         return found[0] if len(found) == 1 else None
 
-    def joined(self, name: bytes) -> bytes:
-        """All of the caller's own headers of that name, as HTTP joins them."""
-        return b", ".join([value for key, value in self.metadata if key == name])
+    def only(self, name: bytes) -> bytes | None:
+        """A header that must not be there twice. Raises RequestError when it is."""
+        found = [value for key, value in self.metadata if key == name]
+        if len(found) > 1:
+            raise given_twice(name)
+        return found[0] if found else None
 
 
 def head_of(fields: list[Field]) -> Head:

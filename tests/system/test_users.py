@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
+from grpc import RpcError, insecure_channel
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from naiad.client import Client
@@ -103,6 +105,21 @@ def flood(server: Server) -> Iterator[list[Http]]:
         for one in connections:
             one.close()
         wait_until(lambda: is_idle(looking), "what nobody waits for is gone")
+
+
+def test_a_user_that_is_named_twice_is_refused(server: Server) -> None:
+    """Else a client behind a proxy that adds a header could be somebody new with every request."""
+    one = Http(server)
+    for _ in range(2):  # a head that is known already, too
+        one.ask("ada\r\nX-User: eve")
+        status, text = one.answer()
+        assert (status, "header 'x-user' is there more than once" in text) == (400, True)
+    one.close()
+    with insecure_channel(server.grpc_target) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        twice = (("x-user", "ada"), ("x-user", "eve"))
+        with pytest.raises(RpcError, match="x-user' is there more than once"):
+            stub.ModelInfer(service_pb2.ModelInferRequest(model_name="echo"), metadata=twice)
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["json", "template"])
