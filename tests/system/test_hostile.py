@@ -37,6 +37,7 @@ HEAVY_GROWTH_BYTES_MAX = 800 * MIB
 
 DELIBERATE = (
     "501 ",  # not in this release, switched off, no such coding
+    "505 ",  # HTTP/0.9 and 2.0 in a request line
     '500 {"error":"failed to load',  # as Triton says it
     '503 {"error":"Request for unknown model: \'victim\'',
 )
