@@ -55,7 +55,8 @@ def require_right_answers(run_dir: str, urls: dict[str, str], folder: Path) -> N
             found = client.infer(model, question.inputs, question.outputs)[question.output]
             require_vad_answer(f"naiad, {model}", found, expected)
     frame = QUESTIONS["vad"]().inputs["INPUT0"]
-    bodies = {"triton": foreign.binary_body(frame), "mosec": foreign.raw_body(frame)}
+    body = foreign.binary_body(frame)
+    bodies = {"naiad": body, "triton": body, "mosec": foreign.raw_body(frame)}
     for name, url in urls.items():
         answer = foreign.post(url, bodies[name])
         require_vad_answer(name, np.frombuffer(answer[-4:], dtype=np.float32), expected)
