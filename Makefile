@@ -23,7 +23,7 @@ setup:
 
 compile:
 	@scripts/setup dev
-	@.venv/bin/python setup.py --quiet build_ext --inplace --build-lib build/lib --build-temp build/compile
+	@NAIAD_COMPILE=1 .venv/bin/python setup.py --quiet build_ext --inplace --build-lib build/lib --build-temp build/compile
 
 demo:
 	@scripts/setup demo

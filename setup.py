@@ -1,8 +1,8 @@
-"""Compiles the hot modules with mypyc when naiad is installed; everything else is pyproject.toml's.
+"""Compiles the hot modules with mypyc, if asked to; everything else is pyproject.toml's.
 
-Needs a C compiler and Python's headers. Where one is missing, or with NAIAD_COMPILE=0, naiad is
-installed as plain Python: it behaves the same, and what would be compiled takes about three times
-as long. `make compile` does it in a checkout. src/naiad/compiled.py decides what runs.
+NAIAD_COMPILE=1 asks, in an installation; `make compile` does in a checkout. Needs a C compiler and
+Python's headers. Without, naiad is plain Python: it behaves the same, and what would be compiled
+takes about three times as long. src/naiad/compiled.py decides what runs.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ GROUPS: Final = {
 
 def missing() -> str:
     """Why nothing can be compiled here; empty when it can."""
-    if os.environ.get(SWITCH) == "0":
-        return f"{SWITCH}=0"
+    if os.environ.get(SWITCH, "0") != "1":
+        return f"{SWITCH}=1 asks for more"
     compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     if shutil.which(compiler.split()[0]) is None:
         return f"there is no C compiler ({compiler})"
