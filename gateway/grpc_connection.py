@@ -40,8 +40,8 @@ PARTING_SECONDS: Final = 1.0
 """For the answer to a goodbye."""
 CANCELS_PER_TURN: Final = 128
 """Of a connection that was lost."""
-UNREAD_BYTES_MAX: Final = 8 * 1024 * 1024
-"""In the socket's buffer, of a client that sends but does not read. Bodies stop below 4 MiB: uvloop
+UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
+"""In the socket's buffer, of a client that sends but does not read. Bodies stop below 3 MiB: uvloop
 says that the buffer is full at the write after the one that filled it, and each may hold 1 MiB and
 a frame."""
 

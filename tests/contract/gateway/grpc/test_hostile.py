@@ -141,7 +141,7 @@ def test_a_client_that_reads_nothing(listener: Listener) -> None:
         )
 
         with contextlib.suppress(OSError):
-            one.sendall(b"".join(pings + next(heads) for _ in range(5_000)))
+            one.sendall(b"".join(pings + next(heads) for _ in range(12_000)))
         wait_until(lambda: not listener.server.connections, "given up, though it is there")
     assert is_well(listener)
 
