@@ -103,7 +103,7 @@ def test_the_wheel_runs(built: tuple[Path, Path], tmp_path: Path) -> None:
         [sys.executable, "-c", "from naiad.cli.main import main; raise SystemExit(main(['-V']))"],
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
-    assert (run.returncode, run.stdout) == (0, "naiad 0.1.0\n")
+    assert (run.returncode, run.stdout) == (0, "naiad 0.1.0 (plain Python)\n")
 
 
 def test_the_program_tritonserver_comes_with_its_extra_alone(
