@@ -37,12 +37,14 @@ from naiad.gateway.inflating import inflated_in_budget
 from naiad.gateway.pending import Outcome, Pending
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
-from naiad.protocol.errors import NaiadError
+from naiad.protocol.errors import Code, NaiadError
 
 UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """Messages of a stream that wait to be read; beyond, its client may not send more."""
 UNSENT_BYTES_MAX: Final = 1024 * 1024
 """Of a stream's answers; beyond, its writer waits."""
+DEADLINE_SLACK_SECONDS: Final = 0.05
+"""So much before a caller's deadline the queue's own timeout for it is that deadline."""
 
 
 class Door(Protocol):
@@ -138,6 +140,15 @@ class Call(ABC):
         self._end(OK_END)
 
     def fail(self, error: NaiadError) -> None:
+        timer = self._timer
+        if (
+            error.code is Code.TIMEOUT
+            and timer is not None
+            and timer.when() - self._loop.time() < DEADLINE_SLACK_SECONDS
+        ):
+            timer.cancel()  # the queue looked at the same deadline, and was first
+            self._expired()
+            return
         self._end(error_end(error, is_all=self._is_all))
 
     def refuse(self, fault: MessageFault) -> None:
