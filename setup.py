@@ -116,7 +116,7 @@ class CompileHot(build_ext):
             target_dir=str(Path(self.build_temp, "c")),
         )
         for extension in extensions:
-            extension.name = f"{PACKAGE}.{compiled.library(extension.name)}"
+            extension.name = f"{PACKAGE}.{compiled.file_stem(extension.name)}"
             arguments = extension.extra_compile_args  # another compiler has other warnings
             extension.extra_compile_args = [one for one in arguments if one != "-Werror"]
             # Each file of a group has the same empty pointer to the other group; one is enough.

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from benchmarks import native
 from benchmarks.closed_loop import Measured
 from benchmarks.processes import cpu_of, end_on_sigterm, wait_for_quiet
-from benchmarks.report import Row, append_rows, spread
+from benchmarks.report import Row, append_rows, rounds_parser, spread
 from benchmarks.variants import Variant, write_repository
 
 from naiad.client import Client
@@ -96,14 +96,9 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = rounds_parser(__doc__)
     parser.add_argument("tables", nargs="+", choices=sorted(CASES))
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each case in each round")
-    parser.add_argument("--others-max", type=float, default=0.3, help="in cores, before a round")
-    parser.add_argument("--json", help="append every run to this file")
     return parser.parse_args()
 
 

@@ -11,7 +11,6 @@ client's clock says.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import statistics
 import sys
@@ -22,7 +21,7 @@ from typing import Final
 
 from benchmarks.processes import end_on_sigterm, wait_for_quiet
 from benchmarks.questions import QUESTIONS
-from benchmarks.report import Verdict, append_rows
+from benchmarks.report import Verdict, append_rows, rounds_parser
 from benchmarks.variants import Variant, write_repository
 
 from naiad.client import Client, Code, NaiadError, Prepared, prepare
@@ -44,7 +43,7 @@ BUSY: Final = Variant("busy", queue_policy=QUEUE_POLICY)
 
 
 def main() -> int:
-    options = _options()
+    options = rounds_parser(__doc__).parse_args()
     end_on_sigterm()
     queued_us: list[float] = []
     seen_us: list[float] = []
@@ -65,16 +64,6 @@ def main() -> int:
         found = {"queued_us": queued_us, "seen_us": seen_us, "answered_ms": answered_ms}
         append_rows(options.json, [{"benchmark": "delays", **found}])
     return 0 if all(verdict.is_reached for verdict in verdicts) else 1
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--others-max", type=float, default=0.3, help="in cores, before a round")
-    parser.add_argument("--json", help="append all values to this file")
-    return parser.parse_args()
 
 
 def _request(model: Variant) -> Prepared:

@@ -6,6 +6,7 @@ REACHED, MISSED or INFORMATION, and ends with exit code 1 when a bar was missed.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -17,6 +18,17 @@ Row = dict[str, Any]
 REACHED: Final = "reached"
 MISSED: Final = "MISSED"
 INFORMATION: Final = "for information"
+
+
+def rounds_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of every benchmark that is measured in rounds."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--others-max", type=float, default=0.3, help="in cores, before a round")
+    parser.add_argument("--json", help="append every figure to this file")
+    return parser
 
 
 class Verdict(NamedTuple):

@@ -10,7 +10,6 @@ a scrape every 0.2 s take turns.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import socket
@@ -26,7 +25,7 @@ from typing import Final
 
 from benchmarks.processes import end_on_sigterm, wait_for_quiet
 from benchmarks.questions import QUESTIONS
-from benchmarks.report import Verdict, append_rows
+from benchmarks.report import Verdict, append_rows, rounds_parser
 from benchmarks.variants import Variant, write_repository
 
 from naiad.client import Client, prepare
@@ -43,7 +42,7 @@ DELAYED: Final = Variant("a-delayed", delay_us=DELAY_US)
 
 
 def main() -> int:
-    options = _options()
+    options = rounds_parser(__doc__).parse_args()
     end_on_sigterm()
     quiet_us: list[list[float]] = []
     scraped_us: list[list[float]] = []
@@ -74,16 +73,6 @@ def main() -> int:
         row = {"quiet_us": quiet_us, "scraped_us": scraped_us, "scrapes_ms": scrapes_ms}
         append_rows(options.json, [{"benchmark": "scrapes", **row}])
     return 0 if all(verdict.is_reached for verdict in verdicts) else 1
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--others-max", type=float, default=0.3, help="in cores, before a round")
-    parser.add_argument("--json", help="append all values to this file")
-    return parser.parse_args()
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from benchmarks import front_door, workloads
 from benchmarks.closed_loop import Measured
 from benchmarks.peer_servers import Triton
 from benchmarks.processes import cpu_of, end_on_sigterm, family_of, wait_for_quiet
-from benchmarks.report import Row, Verdict, append_rows, spread
+from benchmarks.report import Row, Verdict, append_rows, rounds_parser, spread
 from benchmarks.workloads import Bar, Load
 
 from naiad.testing.server import Server, serve
@@ -68,11 +68,8 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = rounds_parser(__doc__)
     parser.add_argument("workloads", nargs="+", choices=sorted(WORKLOADS))
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each load in each round")
     parser.add_argument("--triton-command", default="")
     parser.add_argument("--triton-http", default="127.0.0.1:8000")
@@ -89,8 +86,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--vad-model", default="", help="silero_vad_16k_op15.onnx, or the wheel that holds it"
     )
-    parser.add_argument("--others-max", type=float, default=0.3, help="in cores, before a round")
-    parser.add_argument("--json", help="append every round to this file")
     return parser.parse_args()
 
 

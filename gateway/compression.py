@@ -88,11 +88,6 @@ class Inflation:
         self._inflater = zlib.decompressobj(self._windows.pop())
 
 
-def inflated(coding: str, body: Buffer, limit_bytes: int) -> bytes:
-    """All of it at once: for what is short. Raises InflationFault."""
-    return b"".join(iter(Inflation(coding, body, limit_bytes).piece, b""))
-
-
 def deflated(coding: str, parts: Sequence[Buffer]) -> bytes:
     """All parts as one compressed body."""
     window = _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS

@@ -17,7 +17,6 @@ from naiad.gateway.grpc_call import (
     InferenceCall,
     ManyRequestsCall,
     OneRequestCall,
-    WorkingCall,
     unknown_coding,
 )
 from naiad.gateway.grpc_codec.head import Head, error_end, fault_end, head_of, http_end
@@ -323,8 +322,3 @@ class GrpcConnection(asyncio.Protocol):
         if not self.phase.is_open and not self.calls:
             # Told before it is closed, a client makes its next call elsewhere instead of losing it.
             self._loop.call_soon(self.leave)
-
-    @property
-    def working(self) -> list[WorkingCall]:
-        """Calls whose work is a task."""
-        return [call for call in self.calls.values() if isinstance(call, WorkingCall)]

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -56,7 +57,7 @@ class ServerConnection(Protocol):
 C = TypeVar("C", bound=ServerConnection)
 
 
-class Listener(Generic[C]):
+class Listener(ABC, Generic[C]):
     """`start`, `drain`, `close`. Takes over the sockets, which listen already.
 
     A subclass makes the connections (`_connection`) and says whether anything runs (`_is_busy`).
@@ -79,12 +80,13 @@ class Listener(Generic[C]):
         self._servers: list[asyncio.Server | Handshakes] = []
         self._check: asyncio.TimerHandle | None = None
 
+    @abstractmethod
     def _connection(self, loop: asyncio.AbstractEventLoop) -> asyncio.BaseProtocol:
-        raise NotImplementedError
+        """What serves one connection."""
 
+    @abstractmethod
     def _is_busy(self) -> bool:
         """Whether something is under way that ends by itself."""
-        raise NotImplementedError
 
     def _is_parting(self) -> bool:
         """Whether clients are waited for, a moment, that may not have read a goodbye."""

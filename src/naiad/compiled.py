@@ -38,7 +38,7 @@ class CompiledFinder:
         return None if file is None else spec_from_file_location(name, file)
 
 
-def library(module: str) -> str:
+def file_stem(module: str) -> str:
     """The name of a module's library, without folder and suffix."""
     return module.replace(".", "_")
 
@@ -57,7 +57,7 @@ def current(folder: str = FOLDER, package: str = PACKAGE) -> dict[str, str]:
                 expected, name, source = line.rstrip("\n").split(" ")
                 if source and checksum(os.path.join(package, source)) != expected:
                     return {}
-                found[name] = os.path.join(folder, library(name) + SUFFIX)
+                found[name] = os.path.join(folder, file_stem(name) + SUFFIX)
     except FileNotFoundError:
         return {}
     return found

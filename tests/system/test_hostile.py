@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -71,10 +72,21 @@ def send(server: Server, module: str, what: str, count: int) -> dict[str, Any]:
     return found
 
 
-def quiet(others: Bystanders) -> None:
-    """Let them ask undisturbed."""
-    others.phase("quiet")
-    others.wait(ANSWERS)
+@contextmanager
+def beside(
+    server: Server, *, is_full: bool, growth_bytes_max: int = RSS_GROWTH_BYTES_MAX
+) -> Iterator[Bystanders]:
+    """Decent clients, undisturbed first; what is tried inside must leave them and the processes of
+    the server unharmed."""
+    with bystanders(server.http_url, server.grpc_target) as others:
+        others.phase("quiet")
+        others.wait(ANSWERS)
+        watched = Watched(server, "gateway-0", "broker")
+        others.phase("hostile")
+        yield others
+        others.wait(ANSWERS)
+    check_unharmed(others, is_full=is_full)
+    print(watched.check(growth_bytes_max))
 
 
 def check_unharmed(others: Bystanders, *, is_full: bool) -> None:
@@ -101,35 +113,23 @@ def check_statuses(found: dict[str, Any]) -> None:
 )
 def test_any_http(server: Server, what: str, count: int) -> None:
     """Every verb on every route with any strings; spoiled bodies; spoiled bytes."""
-    with bystanders(server.http_url, server.grpc_target) as others:
-        quiet(others)
-        watched = Watched(server, "gateway-0", "broker")
-        others.phase("hostile")
+    with beside(server, is_full=count > 10_000):
         found = send(server, "hostile_http", what, count)
-        others.wait(ANSWERS)
     assert sum(found["statuses"].values()) == count
     assert found["statuses"].get("closed", 0) <= (count if what == "wire" else 0)
     check_statuses(found)
-    check_unharmed(others, is_full=count > 10_000)
-    print(watched.check(RSS_GROWTH_BYTES_MAX))
 
 
 @pytest.mark.parametrize(
     "count", [pytest.param(1_500, id="short"), pytest.param(100_000, marks=pytest.mark.soak)]
 )
 def test_any_grpc_message(server: Server, count: int) -> None:
-    with bystanders(server.http_url, server.grpc_target) as others:
-        quiet(others)
-        watched = Watched(server, "gateway-0", "broker")
-        others.phase("hostile")
+    with beside(server, is_full=count > 10_000):
         found = Counter(send(server, "hostile_grpc", "messages", count))
-        others.wait(ANSWERS)
     print(f"\n  {dict(found)}")
     assert found.total() == count
     internal = [status for status in found if status.startswith(("13", "2 ", "goaway"))]
     assert [status for status in internal if not status.startswith(GRPC_INTERNAL)] == []
-    check_unharmed(others, is_full=count > 10_000)
-    print(watched.check(RSS_GROWTH_BYTES_MAX))
 
 
 @pytest.mark.parametrize(
@@ -143,41 +143,23 @@ def test_any_grpc_message(server: Server, count: int) -> None:
 )
 def test_any_http2(server: Server, what: str, count: int) -> None:
     """Spoiled connections; floods of every kind of frame."""
-    with bystanders(server.http_url, server.grpc_target) as others:
-        quiet(others)
-        watched = Watched(server, "gateway-0", "broker")
-        others.phase("hostile")
+    with beside(server, is_full=(what, count) not in (("frames", 400), ("floods", 1))):
         found = send(server, "hostile_grpc", what, count)
-        others.wait(ANSWERS)
     print(f"\n  {found}")
-    check_unharmed(others, is_full=(what, count) not in (("frames", 400), ("floods", 1)))
-    print(watched.check(RSS_GROWTH_BYTES_MAX))
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.soak)])
 def test_heavy_bodies(server: Server, rounds: int) -> None:
     """A gzip bomb, 70,000 pieces, deep JSON, huge numbers: refused, in time and little memory."""
-    with bystanders(server.http_url, server.grpc_target) as others:
-        quiet(others)
-        watched = Watched(server, "gateway-0", "broker")
-        others.phase("hostile")
+    with beside(server, is_full=rounds > 1, growth_bytes_max=HEAVY_GROWTH_BYTES_MAX):
         for _ in range(rounds):
             for name, status in HEAVY.items():
                 assert (name, heavy(server.http_url, name)) == (name, status)
-        others.wait(ANSWERS)
-    check_unharmed(others, is_full=rounds > 1)
-    print(watched.check(HEAVY_GROWTH_BYTES_MAX))
 
 
 @pytest.mark.parametrize("count", [150, pytest.param(1_200, marks=pytest.mark.soak)])
 def test_slow_clients(server: Server, count: int) -> None:
     """Headers and bodies that drip, answers that nobody takes: of each so many at once."""
-    with bystanders(server.http_url, server.grpc_target) as others:
-        quiet(others)
-        watched = Watched(server, "gateway-0", "broker")
-        others.phase("hostile")
-        with Crowd(server.http_url, count) as crowd:
-            while others.count() < ANSWERS:
-                crowd.drip()
-    check_unharmed(others, is_full=count > 1000)
-    print(watched.check(RSS_GROWTH_BYTES_MAX))
+    with beside(server, is_full=count > 1000) as others, Crowd(server.http_url, count) as crowd:
+        while others.count() < ANSWERS:
+            crowd.drip()

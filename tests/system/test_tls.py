@@ -93,16 +93,30 @@ def test_who_shows_no_certificate_or_a_strangers_is_not_served(
     assert status(server, certificates.client_context("client")) == 200
 
 
+def connected(server: Server, certificates: Certificates) -> HTTPSConnection:
+    """A client with its certificate."""
+    return HTTPSConnection(
+        "localhost",
+        urlsplit(server.http_url).port,
+        timeout=PATIENCE_S,
+        context=certificates.client_context("client"),
+    )
+
+
+def large_request(values: bytes) -> bytes:
+    """The JSON before the bytes of a tensor like LARGE, whose answer is binary as well."""
+    tensor: Any = {"name": "INPUT0", "datatype": "FP32", "shape": [1, LARGE.size]}
+    tensor["parameters"] = {"binary_data_size": len(values)}
+    wish = {"binary_data_output": True}
+    return json.dumps({"inputs": [tensor], "parameters": wish}).encode()
+
+
 def test_a_client_that_goes_away_is_noticed(server: Server, certificates: Certificates) -> None:
     body = (
         b'{"parameters":{"sleep_ms":60000},"inputs":[{"name":"INPUT0","datatype":"FP32",'
         b'"shape":[1,1],"data":[1]}]}'
     )
-    connection = HTTPSConnection(
-        "localhost",
-        urlsplit(server.http_url).port,
-        context=certificates.client_context("client"),
-    )
+    connection = connected(server, certificates)
 
     def executing() -> int:
         with server.client() as client:
@@ -118,16 +132,8 @@ def test_a_connection_is_closed_behind_all_of_a_large_answer(
     server: Server, certificates: Certificates
 ) -> None:
     values = LARGE.tobytes()
-    tensor: Any = {"name": "INPUT0", "datatype": "FP32", "shape": [1, LARGE.size]}
-    tensor["parameters"] = {"binary_data_size": len(values)}
-    wish = {"binary_data_output": True}
-    text = json.dumps({"inputs": [tensor], "parameters": wish}).encode()
-    connection = HTTPSConnection(
-        "localhost",
-        urlsplit(server.http_url).port,
-        timeout=PATIENCE_S,
-        context=certificates.client_context("client"),
-    )
+    text = large_request(values)
+    connection = connected(server, certificates)
     connection.request(
         "POST",
         "/v2/models/identity/infer",
@@ -144,16 +150,8 @@ def test_a_large_body_is_received_in_shared_memory(
     server: Server, certificates: Certificates
 ) -> None:
     values = os.urandom(LARGE.nbytes)
-    tensor: Any = {"name": "INPUT0", "datatype": "FP32", "shape": [1, LARGE.size]}
-    tensor["parameters"] = {"binary_data_size": len(values)}
-    wish = {"binary_data_output": True}
-    text = json.dumps({"inputs": [tensor], "parameters": wish}).encode()
-    connection = HTTPSConnection(
-        "localhost",
-        urlsplit(server.http_url).port,
-        timeout=PATIENCE_S,
-        context=certificates.client_context("client"),
-    )
+    text = large_request(values)
+    connection = connected(server, certificates)
     connection.putrequest("POST", "/v2/models/identity/infer")
     connection.putheader("Inference-Header-Content-Length", str(len(text)))
     connection.putheader("Content-Length", str(len(text) + len(values)))

@@ -57,6 +57,9 @@ class Sound(Broken):
 
 
 class Door(Listener[Any]):
+    def _connection(self, loop: asyncio.AbstractEventLoop) -> asyncio.BaseProtocol:
+        return asyncio.Protocol()
+
     def _is_busy(self) -> bool:
         return False
 

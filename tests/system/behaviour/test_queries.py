@@ -158,11 +158,17 @@ def test_a_config_shows_every_default_that_is_in_force(client: Client) -> None:
     assert "dynamic_batching" in completed
 
 
-@pytest.mark.parametrize("query", ["metadata", "config", "statistics"])
-def test_queries_about_what_is_not_there_name_it(client: Client, query: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("metadata", "'echo' version 7"),
+        ("config", "'echo' version 7"),
+        ("statistics", "requested model version is not available for model 'echo'"),
+    ],
+)
+def test_queries_about_what_is_not_there_name_it(client: Client, query: str, text: str) -> None:
     with pytest.raises(RequestError, match="'nowhere'"):
         getattr(client, query)("nowhere")
-    text = "'echo' version 7|requested model version is not available for model 'echo'"
     with pytest.raises(NaiadError, match=text):
         getattr(client, query)("echo", 7)
 

@@ -82,6 +82,7 @@ def test_a_model_to_load_at_the_start_that_is_nowhere_is_named_but_no_folder(
     (row,) = [row for row in client.index() if row["name"] == "does_not_exist"]
     assert row["state"] == "UNAVAILABLE"
     assert row["reason"].count("failed to poll from model repository") == 1
+    assert "in the model repository" in row["reason"]
     assert str(repository) not in row["reason"]
     assert not client.ready()
     client.unload("does_not_exist")
@@ -93,6 +94,7 @@ def test_loading_what_is_nowhere_fails_and_is_forgotten(client: Client, reposito
     fault = load_fault(client, "goot")
     assert isinstance(fault, InternalError)
     assert fault.message.startswith("failed to load 'goot', failed to poll from model repository")
+    assert "in the model repository" in fault.message
     assert str(repository) not in fault.message
     assert 'did you mean "good"?' in fault.message
     assert {row["name"] for row in client.index()}.isdisjoint({"goot"})

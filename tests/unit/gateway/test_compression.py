@@ -14,10 +14,14 @@ from naiad.gateway.compression import (
     InflationFault,
     accepted_coding,
     deflated,
-    inflated,
 )
 
 BODY = b"naiad " * 1000
+
+
+def inflated(coding: str, body: bytes, limit_bytes: int) -> bytes:
+    """All pieces."""
+    return b"".join(iter(Inflation(coding, body, limit_bytes).piece, b""))
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
