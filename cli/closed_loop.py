@@ -28,6 +28,7 @@ CLASS_WIDTH: Final = 0.01
 FAILURES_MAX: Final = 1000
 """So many errors without one success end the measurement."""
 TICK_S: Final = 0.02
+NEVER_NS: Final = 1 << 63
 _now_ns: Final = time.perf_counter_ns
 
 
@@ -54,12 +55,13 @@ class Tally:
     """Latencies and errors of the requests that are answered while it counts.
 
     Callbacks append to `samples`, in nanoseconds; `tick` is called now and then by the loop.
+    `end_ns` is known once it counts, so that a process that gets no turn measures later, not less.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._begin_ns = _now_ns() + int(warm_up_s(seconds) * 1e9)
-        self.end_ns = self._begin_ns + int(seconds * 1e9)
+        self.end_ns = NEVER_NS
         self.samples = array("Q")
         self.errors = 0
         self._failures = 0
@@ -72,6 +74,7 @@ class Tally:
         """Begin when the warm-up is over; keep the memory bounded."""
         if not self._started_ns and now_ns >= self._begin_ns:
             self._started_ns = now_ns
+            self.end_ns = now_ns + int(self._seconds * 1e9)
             self._cpu_s = cpu_s()
             self.errors = 0
             del self.samples[:]
@@ -146,7 +149,6 @@ def closed_loop(
     """Keep each of the requests in flight until the tally's end, then wait for the last."""
     faults: list[CommandFailed] = []
     is_over = False
-    end_ns = tally.end_ns
     submit = client.submit
 
     def lane(request: Prepared) -> None:
@@ -166,7 +168,7 @@ def closed_loop(
                 except CommandFailed as failed:
                     faults.append(failed)
                     return
-            if now_ns < end_ns:
+            if now_ns < tally.end_ns:
                 start_ns = now_ns
                 submit(request, callback=answered)
 

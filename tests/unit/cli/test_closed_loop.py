@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from naiad.cli.failure import CommandFailed
 from naiad.cli.perf_inputs import random_inputs
 from naiad.protocol.errors import ModelError
 
+BEGUN_NS = time.perf_counter_ns() + 10**12
+"""When every warm-up is over."""
 NOTHING: dict[str, Any] = {"model_stats": []}
 
 
@@ -37,7 +40,7 @@ def test_the_warm_up_does_not_count() -> None:
     tally.samples.append(10**9)
     tally.tick(0)
     assert len(tally.samples) == 1
-    tally.tick(tally.end_ns)
+    tally.tick(BEGUN_NS)
     assert len(tally.samples) == 0
     tally.samples.extend(range(1000, 101_000, 1000))
     found = tally.measurement(4, NOTHING, NOTHING)
@@ -45,15 +48,23 @@ def test_the_warm_up_does_not_count() -> None:
     assert (found.p50_us, found.p90_us, found.p99_us) == pytest.approx((50.5, 90.1, 99.0), abs=0.1)
 
 
+def test_who_gets_no_turn_for_long_still_measures_the_whole_time() -> None:
+    tally = Tally(0.2)
+    late_ns = time.perf_counter_ns() + 10**12
+    assert late_ns < tally.end_ns, "nothing may end before it counted"
+    tally.tick(late_ns)
+    assert tally.end_ns == late_ns + 200_000_000
+
+
 def test_very_many_latencies_are_counted_in_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closed_loop, "SAMPLES_MAX", 1000)
     tally = Tally(1.0)
-    tally.tick(tally.end_ns)
+    tally.tick(BEGUN_NS)
     generator = np.random.default_rng(1)
     every = generator.integers(50_000, 5_000_000, 10_500)
     for chunk in np.split(every, 21):
         tally.samples.extend(int(value) for value in chunk)
-        tally.tick(tally.end_ns)
+        tally.tick(BEGUN_NS)
         assert len(tally.samples) < 1000
     found = tally.measurement(1, NOTHING, NOTHING)
     expected = np.percentile(every, (50, 90, 99)) / 1e3
