@@ -58,7 +58,6 @@ class Session:
         """Why the newest connection was given up, for whoever waits in vain for a broker."""
         self.incarnation = 0
         self.server = ""
-        self.server_software = ""
         self.reset_wanted = False
         """The connection is useless (it broke the rules, or belongs to another incarnation)."""
         self.leases = Leases()
@@ -227,7 +226,6 @@ class Session:
         before = self._before(message.incarnation, now_ns)
         same_broker = message.resumed and before is Before.LIVES
         self.server = message.server
-        self.server_software = message.software
         requests = self.requests
         requests.count_max = max(1, message.requests_max)
         requests.bytes_max = message.bytes_max

@@ -348,7 +348,6 @@ class Catalog:
             version.fingerprint = str(entry.get("fingerprint", ""))
             version.upload = upload
             version.labels = entry.get("labels", {})
-            version.load_started_ns = world.now_ns
             version.move(ModelState.LOADING)
             self._make_instances(version)
             fresh[number] = version
@@ -372,7 +371,6 @@ class Catalog:
                     if len(version.config.version_policy.versions) != 1:
                         name += f"_v{version.version}" if version.version != 1 else ""
                     instance = Instance(world.number(), version, name, group.kind, device, gpu)
-                    instance.waiting_since_ns = world.now_ns
                     version.instances.append(instance)
                     index += 1
 
@@ -517,7 +515,6 @@ class Catalog:
                 self._uploads.take(version.upload)
             version.labels = entry["labels"]
             version.threads = entry["threads"]
-            version.load_started_ns = world.now_ns
             version.move(ModelState.LOADING)
             if entry["completed"]:
                 version.complete(config)

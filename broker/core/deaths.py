@@ -210,7 +210,6 @@ class Deaths:
             self._retry_later(model)
         elif instance.deaths <= 1:
             instance.move(InstanceState.WAITING)
-            instance.waiting_since_ns = world.now_ns
         else:
             instance.move(InstanceState.BACKOFF)
             delay_ns = world.limits.restart_first_ns * 2 ** min(instance.deaths - 2, 6)
@@ -219,7 +218,6 @@ class Deaths:
     def _wait_again(self, instance: Instance) -> None:
         if instance.state is InstanceState.BACKOFF:
             instance.move(InstanceState.WAITING)
-            instance.waiting_since_ns = self._world.now_ns
             self._loading.assign()
             self._fleet.want()
 
@@ -244,7 +242,6 @@ class Deaths:
         model.move(ModelState.LOADING, "trying again")
         model.next_retry_ns = 0
         model.consecutive_deaths = model.config.naiad.crash_budget - 1
-        model.load_started_ns = self._world.now_ns
         for instance in model.instances:
             if instance.state is InstanceState.FATAL:
                 instance.move(InstanceState.WAITING)

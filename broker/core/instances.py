@@ -65,7 +65,6 @@ class Instance:
         """Time that its workers spent on batches."""
         self.deaths = 0
         self.has_served = False
-        self.waiting_since_ns = 0
 
     def move(self, state: InstanceState) -> None:
         assert state in MOVES[self.state], f"instance {self.name}: {self.state} -> {state}"

@@ -76,7 +76,6 @@ class ModelVersion:
         self.attempts = 0
         self.next_retry_ns = 0
         self.wake_ns = 0
-        self.load_started_ns = 0
         self.load_ns = 0
         self.threads = 0
         self.fingerprint = ""

@@ -75,7 +75,6 @@ class World:
         self.dirty: dict[ModelVersion, None] = {}
         self.counters = ServerCounters()
         self.regions: dict[int, Region] = {}
-        self.region_owner: dict[int, int] = {}
         self.named_regions: dict[str, NamedRegion] = {}
         self.named_by_id: dict[int, NamedRegion] = {}
         self.lent_arenas: dict[int, Region] = {}
