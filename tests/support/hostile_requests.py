@@ -11,6 +11,8 @@ import random
 import zlib
 from typing import Any, Final, NamedTuple
 
+from support.mutations import mutated
+
 MODEL: Final = "echo"
 VICTIM: Final = "victim"
 """May be loaded and unloaded by anybody."""
@@ -64,6 +66,8 @@ PIECES: Final = (
     b"Expect: 100-continue\r\n", b"Expect: x\r\n", b"HTTP/0.9", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"ffffffffffffffff\r\n", b"0\r\n\r\n", b"x: " + b"y" * 70_000 + b"\r\n", b"a: b\r\n" * 200,
 )  # fmt: skip
+WIRE_REACH_BYTES: Final = 400
+"""Where heads are: so far into the bytes of a connection they are changed."""
 
 
 class Hostile(NamedTuple):
@@ -191,14 +195,5 @@ def written(given: Hostile) -> bytes:
 
 def wire(chance: random.Random) -> bytes:
     """Bytes of one or more requests, cut, doubled and overwritten anywhere."""
-    data = bytearray(b"".join(written(request(chance)) for _ in range(chance.randint(1, 2))))
-    for _ in range(chance.randint(1, 5)):
-        index = chance.randrange(min(len(data), 400))
-        kind = chance.random()
-        if kind < 0.5:
-            data[index:index] = chance.choice(PIECES)
-        elif kind < 0.75:
-            del data[index : index + chance.randint(1, 8)]
-        else:
-            data[index] = chance.randrange(256)
-    return bytes(data)
+    data = b"".join(written(request(chance)) for _ in range(chance.randint(1, 2)))
+    return mutated(chance, data, PIECES, count=chance.randint(1, 5), reach=WIRE_REACH_BYTES)

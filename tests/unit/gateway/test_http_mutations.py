@@ -25,6 +25,7 @@ from naiad.gateway.pending import prepared
 from naiad.protocol.codec import decode
 from naiad.protocol.errors import NaiadError
 from naiad.protocol.messages import CLIENT_HEADER_BYTES_MAX, INLINE_BYTES_MAX
+from support.mutations import mutated
 
 SEEDS = range(4)
 PER_SEED = 500
@@ -56,26 +57,12 @@ WIRE_PIECES = [
 ]
 
 
-def mutated(chance: random.Random, text: bytes, pieces: list[bytes]) -> bytes:
-    out = bytearray(text)
-    for _ in range(chance.randint(0, 4)):
-        index = chance.randrange(len(out))
-        kind = chance.random()
-        if kind < 0.5:
-            out[index:index] = chance.choice(pieces)
-        elif kind < 0.8:
-            del out[index : index + chance.randint(1, 8)]
-        else:
-            out[index] = chance.randrange(256)
-    return bytes(out)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bodies(seed: int) -> None:
     chance = random.Random(seed)
     understood = 0
     for _ in range(PER_SEED):
-        text = mutated(chance, BODY, BODY_PIECES)
+        text = mutated(chance, BODY, BODY_PIECES, count=chance.randint(0, 4))
         split_label(text)
         try:
             call = infer_call("m", 1, text + b"x", len(text), from_json, 1 << 20)
@@ -162,7 +149,7 @@ def test_known_heads_read_as_the_parser_does(seed: int) -> None:
     chance = random.Random(seed)
     known = KnownHeads()
     for _ in range(PER_SEED):
-        wire = mutated(chance, WIRE, WIRE_PIECES)
+        wire = mutated(chance, WIRE, WIRE_PIECES, count=chance.randint(0, 4))
         middle = chance.randrange(1, len(wire))
         assert read(known, [wire]) == read(KnownHeads(), [wire[:middle], wire[middle:]])
     assert known.by_text
