@@ -2,7 +2,7 @@
 
 Never waits for it. The helper has one question at a time; what its pipe does not take at once is
 kept, no more than that one question, and the loop calls `flush` when the pipe takes more. The
-others wait here, bounded by broker.core.catalog. A helper that takes longer than the limit for its
+others wait here, bounded by broker.core.scans. A helper that takes longer than the limit for its
 question is killed; the loop calls `overdue` when `deadline_ns` has come.
 """
 

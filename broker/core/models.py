@@ -38,6 +38,9 @@ MOVES: Final[dict[ModelState, frozenset[ModelState]]] = {
 
 UNLOADED: Final = "unloaded"
 
+Call = tuple[int, int]
+"""A session, and its number for a control call that is answered later."""
+
 
 class LevelPolicy(NamedTuple):
     """What admission needs for one priority. `size_max` 0 and `timeout_ns` 0 mean no limit."""
@@ -160,7 +163,7 @@ class Model:
     """A name in the repository: what it serves and what is coming.
 
     `failure` tells why the newest load failed while an older generation may still serve.
-    `calls` are (session, call) to answer once the load or unload has settled.
+    `calls` are to be answered once the load or unload has settled.
     """
 
     def __init__(self, name: str) -> None:
@@ -172,7 +175,7 @@ class Model:
         """The config of a load request with which `versions` were loaded instead of the file's."""
         self.incoming_override: str | None = None
         self.failure = ""
-        self.calls: list[tuple[int, int]] = []
+        self.calls: list[Call] = []
 
     def newest(self) -> ModelVersion | None:
         """The highest READY version, as a request without a version asks for."""

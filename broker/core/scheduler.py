@@ -10,7 +10,9 @@ actions say, in their order. The parts share one World; each has one concern:
     results     results in                   withdrawal  requests that end without a result
     fleet       processes wanted, stopped    loading     instances into slots
     deaths      what dead workers had        endings     versions that serve no more
-    catalog     models load and unload       control     operations
+    catalog     models load and unload       scans       what is asked of the repository
+    generation  what was found there         succession  which generation serves
+    saved_models  for a next broker          control     operations
     memory      regions and leases           recovery    after a restart of the broker
     drain       the end
 """
@@ -41,6 +43,13 @@ from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.queries import Queries
 from naiad.broker.core.recovery import Recovery
 from naiad.broker.core.results import Results
+from naiad.broker.core.saved_models import (
+    restore_failures,
+    restore_models,
+    saved_failures,
+    saved_models,
+)
+from naiad.broker.core.uploads import Uploads
 from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.worker_events import WorkerEvents
 from naiad.broker.core.world import Limits, NamedRegion, World
@@ -84,13 +93,14 @@ class Scheduler:
         self._loading = Loading(
             self.world, self._fleet, self._endings, self._settled, auto_complete=auto_complete
         )
+        self._uploads = Uploads(self.world, allow_files)
         self._catalog = Catalog(
             self.world,
             self._fleet,
             self._endings,
             self._loading,
+            self._uploads,
             explicit=explicit,
-            allow_files=allow_files,
         )
         self._memory = Memory(self.world, self._results, self._withdrawal)
         self._recovery = Recovery(
@@ -199,7 +209,7 @@ class Scheduler:
         if known is not None:
             self._restore(known)
         self._log_settings.announce()
-        self._catalog.announce_uploads()
+        self._uploads.announce()
         if known is None or not known.get("scanned"):
             self._catalog.start(names)
         else:
@@ -257,8 +267,8 @@ class Scheduler:
             "format": STATE_FORMAT,
             "slots": self._recovery.ledger(),
             "scanned": self._catalog.has_scanned and not has_quit,
-            "models": [] if has_quit else self._catalog.saved_models(),
-            "failures": [] if has_quit else self._catalog.saved_failures(),
+            "models": [] if has_quit else saved_models(self.world),
+            "failures": [] if has_quit else saved_failures(self.world),
             "regions": [
                 (one.name, tuple(one.region), one.offset, one.size)
                 for one in self.world.named_regions.values()
@@ -270,8 +280,8 @@ class Scheduler:
     def _restore(self, saved: dict[str, Any]) -> None:
         for name, region, offset, size in saved["regions"]:
             self.world.name_region(NamedRegion(name, m.Region(*region), offset, size))
-        self._catalog.restore(saved["models"])
-        self._catalog.restore_failures(saved["failures"])
+        restore_models(self.world, self._uploads, saved["models"])
+        restore_failures(self.world, saved["failures"])
         self._clients.restore(saved["sessions"])
         self._log_settings.restore(saved["log"])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from naiad.broker.core import catalog
+from naiad.broker.core import generation
 from naiad.config import validate
 
 
 def test_a_sound_config_gets_all_its_instances() -> None:
-    assert validate.INSTANCES_MAX <= catalog.INSTANCES_MAX
+    assert validate.INSTANCES_MAX <= generation.INSTANCES_MAX

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from naiad.broker.core.catalog import OVERRIDE_BYTES_MAX, OVERRIDES_PENDING_MAX, SCANS_PENDING_MAX
+from naiad.broker.core.scans import OVERRIDE_BYTES_MAX, OVERRIDES_PENDING_MAX, SCANS_PENDING_MAX
 from naiad.protocol.errors import Code, RequestError, Unavailable
 from support.simulated_bench import CLIENT, Bench, config
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from naiad.broker.core import catalog
 from naiad.broker.core import events as e
 from naiad.broker.core.admission import Admission
 from naiad.broker.core.catalog import Catalog
 from naiad.broker.core.memory import Memory
 from naiad.broker.core.queries import Queries
+from naiad.broker.core.succession import Succession
 from naiad.config.model import ModelConfig
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, InternalError
@@ -40,7 +42,7 @@ def bench() -> Told:
     return Told()
 
 
-def plant(patch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+def plant(patch: pytest.MonkeyPatch, owner: object, name: str) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError(f"planted in {name}")
 
@@ -74,13 +76,13 @@ def test_other_calls(bench: Told, monkeypatch: pytest.MonkeyPatch, owner: type, 
     assert len(bench.faults) == 1
 
 
-@pytest.mark.parametrize("name", ["_generation", "_swap"])
+@pytest.mark.parametrize(("owner", "name"), [(catalog, "new_generation"), (Succession, "swap")])
 def test_a_load_fails_alone_when_its_answer_comes(
-    bench: Told, monkeypatch: pytest.MonkeyPatch, name: str
+    bench: Told, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
 ) -> None:
     bench.served(config("other"))
     with monkeypatch.context() as patch:
-        plant(patch, Catalog, name)
+        plant(patch, owner, name)
         call = bench.load(config())
     fault, _ = bench.replies[CLIENT, call]
     assert isinstance(fault, InternalError)
