@@ -1,5 +1,8 @@
 """One Driver shared by threads that block: leader and followers, no thread of its own.
 
+Owns the lock, and who leads: when to submit, send, wait, cancel and end. What came is handed on by
+outcomes, the descriptors and the sleep on them are bell's.
+
 The thread that waits for something drives the socket for all (the leader); others that wait sleep
 until theirs came, or until the leader leaves and wakes one of them to go on. With one thread nobody
 is ever woken.
@@ -13,25 +16,21 @@ who has left; a follower whose wake-up was lost to an interruption looks for its
 from __future__ import annotations
 
 import atexit
-import contextlib
 import math
-import os
-import select
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from naiad.client.calls import Ask, Completion
-from naiad.client.control import parsed_reply
+from naiad.client.bell import Bell
+from naiad.client.calls import Ask
 from naiad.client.deadlines import deadline_after
 from naiad.client.driver import Driver, copy_of, over_budget, timed_out_in_line
 from naiad.client.followers import Followers, Waitable
-from naiad.client.futures import CANCELLED, DONE, LOG, PENDING, Future, Wish
-from naiad.client.memory import ClientRegion, RegistrationToken
-from naiad.client.packing import Request
+from naiad.client.futures import CANCELLED, PENDING, Future, Wish
+from naiad.client.memory import ClientRegion
+from naiad.client.outcomes import Outcomes
 from naiad.client.pump import Pump
 from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
@@ -49,7 +48,6 @@ POLL_MS_MAX: Final = 24 * 3600 * 1000
 EXIT_PATIENCE_S: Final = 1.0
 """How long the end of the process waits for a thread that is in the middle of I/O."""
 
-_EVENT: Final = (1).to_bytes(8, "little")
 _NS_PER_MS: Final = 1_000_000
 _now_ns: Final = time.monotonic_ns
 
@@ -74,23 +72,15 @@ class BlockingDriver:
         """And would wake up by itself then; 0: never."""
         self._is_busy = False
         """Between beginning and end of I/O; found set at the beginning: it was interrupted."""
-        self._completions: list[Completion] = []
-        self._called: deque[Future[Any]] = deque()
-        """Done, and their callbacks are still to be run."""
         self._followers = Followers()
-        self._wishes: list[Wish] = []
-        self._errand: Wish | None = None
-        """Set while a thread leads that others need not wait for (see pump.py)."""
+        self._outcomes = Outcomes(driver, self._followers)
         self._is_closed = False
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._farewell = weakref.finalize(self, _abandon, driver, self._wake)
+        self._bell = Bell()
+        self._farewell = weakref.finalize(self, _abandon, driver, self._bell)
         self._farewell.atexit = False  # others may still lead then: see _at_exit
         _living.add(self)
         self.pump = Pump()
-        self._poll = select.poll()
-        self._poll.register(self._wake, select.POLLIN)
-        self._watched: tuple[int, ...] = ()
-        driver.connection.before_close(self._unwatch)
+        driver.connection.before_close(self._bell.unwatch)
         driver.when_lease_ends(self._lease_ended)
 
     # --- requests and calls ------------------------------------------------------------------
@@ -121,7 +111,7 @@ class BlockingDriver:
         with self._lock:
             if session.has_room(inline_bytes):
                 return
-            self._wishes.append(wish)
+            self._outcomes.wishes.append(wish)
         left_s = max(0, deadline_ns - _now_ns()) / 1e9 if deadline_ns else None
         if not self._wait_for_wish(wish, left_s):
             raise timed_out_in_line(session)
@@ -132,8 +122,8 @@ class BlockingDriver:
         finally:
             if wish.state is PENDING:
                 with self._lock:
-                    if wish in self._wishes:
-                        self._wishes.remove(wish)
+                    if wish in self._outcomes.wishes:
+                        self._outcomes.wishes.remove(wish)
 
     def call(self, future: Future[Any], ask: Ask, timeout_s: float) -> None:
         """Queue a call with `ask(calls, token, deadline_ns)`; the future gets its parsed JSON."""
@@ -182,7 +172,7 @@ class BlockingDriver:
         with self._lock:
             if not self.driver.session.unanswered:
                 return False
-            self._wishes.append(wish)
+            self._outcomes.wishes.append(wish)
         return self._wait_for_wish(wish, timeout_s)
 
     def _send_for_leader(self) -> None:
@@ -193,7 +183,7 @@ class BlockingDriver:
         deadline_ns = self.driver.deadline_ns()
         is_sooner = deadline_ns and not 0 < self._sleeps_until_ns <= deadline_ns
         if is_sooner or not connection.is_open or connection.has_input():
-            os.write(self._wake, _EVENT)
+            self._bell.ring()
 
     def cancel(self, future: Future[Any]) -> bool:
         """See Future.cancel."""
@@ -207,12 +197,12 @@ class BlockingDriver:
             else:
                 self.driver.session.cancel(future.id)
             if future.callbacks:
-                self._called.append(future)
+                self._outcomes.called.append(future)
             if self._is_polling:
                 self._send_for_leader()
             is_led = self.is_led
         if not is_led:
-            self._run_callbacks()
+            self._outcomes.run_callbacks()
         return True
 
     def add_callback(self, future: Future[Any], callback: Callable[[Future[Any]], Any]) -> bool:
@@ -263,9 +253,8 @@ class BlockingDriver:
 
     def _follow(self, waitable: Waitable, ticket: threading.Lock) -> None:
         self._followers.join(waitable, ticket)
-        if self._errand is not None and self._errand.state is PENDING:
-            self._errand.state = DONE
-            os.write(self._wake, _EVENT)
+        if self._outcomes.end_errand():
+            self._bell.ring()
 
     def _step_back(self, ticket: threading.Lock | None) -> None:
         """After leading or following: see to it that somebody leads if anybody waits.
@@ -298,11 +287,11 @@ class BlockingDriver:
                 return False
             if self.is_led:
                 return True
-            self._errand = wish
+            self._outcomes.errand = wish
         try:
             self.wait(wish, None)
         finally:
-            self._errand = None
+            self._outcomes.errand = None
         return True
 
     def pump_ended(self) -> None:
@@ -314,19 +303,20 @@ class BlockingDriver:
 
     def _drive_until(self, waitable: Waitable, deadline_ns: int) -> None:
         ready: Sequence[tuple[int, int]] = ()
+        called = self._outcomes.called
         while True:
             now_ns = _now_ns()
             with self._lock:
                 self._turn(now_ns, ready)
-                is_idle = not self._called and waitable.state is PENDING and self.driver.is_drained
+                is_idle = not called and waitable.state is PENDING and self.driver.is_drained
                 if is_idle:
                     timeout_ms = self._sleep_ms(now_ns, deadline_ns)
                     self._is_polling = True
-            if self._called:
-                self._run_callbacks()
+            if called:
+                self._outcomes.run_callbacks()
             if waitable.state is not PENDING or (deadline_ns and now_ns >= deadline_ns):
                 return
-            ready = self._poll.poll(timeout_ms) if is_idle else ()
+            ready = self._bell.sleep(timeout_ms) if is_idle else ()
 
     def _begin(self) -> None:
         """I/O begins. If the last time it did not end, half a message may have been taken."""
@@ -338,37 +328,17 @@ class BlockingDriver:
         self._is_polling = False
         self.turns += 1
         self._begin()
-        if ready:
-            self._look(ready)
         driver = self.driver
-        driver.turn(now_ns, self._completions)
-        if self._completions or driver.session.fault is not None:
-            self._settle()
-        if not self._watched and driver.connection.is_open:
-            self._watch()
+        bell = self._bell
+        if ready and bell.hear(ready, driver.connection.monitor_descriptor):
+            driver.watch()
+        outcomes = self._outcomes
+        driver.turn(now_ns, outcomes.completions)
+        if outcomes.completions or driver.session.fault is not None:
+            outcomes.settle()
+        if not bell.watched and driver.connection.is_open:
+            bell.watch(driver.connection)
         self._is_busy = False
-
-    def _look(self, ready: Sequence[tuple[int, int]]) -> None:
-        for descriptor, _ in ready:
-            if descriptor == self._wake:
-                # Somebody may have led, and read it, between the poll and the lock.
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake, 8)
-            elif descriptor == self.driver.connection.monitor_descriptor:
-                self.driver.watch()
-
-    def _watch(self) -> None:
-        connection = self.driver.connection
-        self._watched = (connection.descriptor, connection.monitor_descriptor)
-        for descriptor in self._watched:
-            self._poll.register(descriptor, select.POLLIN)
-
-    def _unwatch(self) -> None:
-        for descriptor in self._watched:
-            # Interrupted, they were watched or unwatched by halves.
-            with contextlib.suppress(KeyError):
-                self._poll.unregister(descriptor)
-        self._watched = ()
 
     def _sleep_ms(self, now_ns: int, deadline_ns: int) -> int | None:
         soonest_ns = self.driver.deadline_ns()
@@ -379,73 +349,10 @@ class BlockingDriver:
             return None
         return max(0, min(math.ceil((soonest_ns - now_ns) / _NS_PER_MS), POLL_MS_MAX))
 
-    def _settle(self) -> None:
-        """Complete futures. Interrupted, it can be done again: a done future stays as it is."""
-        called = self._called
-        for token, error, answer, frames, request in self._completions:
-            if token.state is PENDING:
-                if answer is not None:
-                    if request is None:
-                        token.outcome = answer
-                        token.frames = frames
-                    else:
-                        token.outcome = self.driver.memory.result(request, answer, frames)
-                elif error is not None:
-                    if request is not None and self._again(token, request, error):
-                        continue
-                    token.outcome = error
-                else:
-                    token.outcome = parsed_reply(frames)
-                if token.callbacks is not None:
-                    called.append(token)
-                token.state = DONE
-            elif error is not None and isinstance(token, RegistrationToken):
-                self.driver.memory.refused(error)
-            elif answer is not None and token.state is CANCELLED:
-                self._session.leases.give_back(answer)
-            if token.tickets is not None:
-                self._followers.wake(token)
-        self._completions.clear()
-        if self._wishes:
-            self._grant()
-        if self._errand is not None and not self.driver.session.unanswered:
-            self._errand.state = DONE
-
-    def _again(self, future: Future[Any], request: Request, fault: NaiadError) -> bool:
-        """Send a request inline whose shared memory the server did not take."""
-        parts = self.driver.memory.inline_again(request, fault)
-        ident = self._session.submit(parts, future, _now_ns()) if parts is not None else 0
-        if ident:
-            future.id = ident
-        return ident > 0
-
     def _lease_ended(self) -> None:
         """Maybe inside the garbage collector: no lock may be taken."""
         if self._is_polling:
-            os.write(self._wake, _EVENT)
-
-    def _grant(self) -> None:
-        session = self.driver.session
-        left = []
-        for wish in self._wishes:
-            if wish.inline_bytes < 0 or session.has_room(wish.inline_bytes) or session.fault:
-                wish.state = DONE
-                self._followers.wake(wish)
-            else:
-                left.append(wish)
-        self._wishes = left
-
-    def _run_callbacks(self) -> None:
-        called = self._called
-        while called:
-            future = called[0]
-            callbacks, future.callbacks = future.callbacks, None
-            for callback in callbacks or ():
-                try:
-                    callback(future)
-                except Exception:
-                    LOG.exception("exception in a callback of %r", future)
-            called.popleft()
+            self._bell.ring()
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -455,15 +362,14 @@ class BlockingDriver:
             if self._is_closed:
                 return
             self._is_closed = True
-            self._completions += self.driver.close()
-            self._settle()
-            if self._errand is not None:
-                self._errand.state = DONE  # nobody is unanswered any more: its leader leaves
-            os.write(self._wake, _EVENT)
+            self._outcomes.completions += self.driver.close()
+            self._outcomes.settle()
+            self._outcomes.end_errand()  # nobody is unanswered any more: its leader leaves
+            self._bell.ring()
             if not self.is_led:
                 self._is_polling = False
                 self._farewell()
-        self._run_callbacks()
+        self._outcomes.run_callbacks()
 
     def end_with_process(self) -> None:
         """Say BYE, while the pump may still lead; nobody is told what becomes of his requests."""
@@ -496,7 +402,7 @@ def _at_exit() -> None:
 atexit.register(_at_exit)
 
 
-def _abandon(driver: Driver, wake: int) -> None:
+def _abandon(driver: Driver, bell: Bell) -> None:
     """Also when a client was simply forgotten."""
     driver.close()
-    os.close(wake)
+    bell.close()

@@ -335,4 +335,4 @@ def test_driving_in_vain_leaves_nothing_behind(client: Client) -> None:
     client.submit("silent", X)
     for _ in range(5):
         assert not client.drive(0)
-    assert client._blocking._wishes == []
+    assert client._blocking._outcomes.wishes == []
