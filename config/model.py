@@ -226,6 +226,11 @@ class ModelConfig:
         """A copy with top-level JSON fields replaced (input, output, max_batch_size, ...)."""
         return ModelConfig.from_json({**self.raw, **changes})
 
+    @property
+    def batches(self) -> bool:
+        """Whether requests are put together; otherwise the model sees one at a time."""
+        return self.max_batch_size > 0 and self.dynamic_batching is not None
+
     def full_shape(self, tensor: TensorConfig) -> tuple[int, ...]:
         """dims as clients send them: with a leading -1 when the model batches."""
         return (-1, *tensor.dims) if self.max_batch_size > 0 else tensor.dims

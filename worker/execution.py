@@ -61,6 +61,7 @@ class Execution:
         self._lender = lender
         self._rules = OutputRules(config)
         self._reader = RequestReader(config, self._rules, is_cancelled)
+        self._is_series = not config.batches
         self._splits_allowed = config.naiad.split_failed_batches and config.naiad.retry
         self._splits = 0
 
@@ -75,7 +76,7 @@ class Execution:
         results = [_PENDING] * len(batch.requests)
         requests = self._read(batch, abandoned, results)
         read_ns = monotonic_ns()
-        responses = self._execute(requests, batch) if requests else ()
+        responses = self._executed(requests, batch)
         executed_ns = monotonic_ns()
         frames = self._write(batch, requests, responses, results)
         durations = Durations(
@@ -103,6 +104,15 @@ class Execution:
             except NaiadError as fault:
                 results[index] = BatchResult(fault.wire(), ())
         return requests
+
+    def _executed(
+        self, requests: Sequence[ModelRequest], batch: ReceivedBatch
+    ) -> Sequence[Response]:
+        """Responses in order. A model that does not batch sees one request at a time, however
+        many came together (the broker sends short executions in series)."""
+        if self._is_series and len(requests) > 1:
+            return [one for request in requests for one in self._execute((request,), batch)]
+        return self._execute(requests, batch) if requests else ()
 
     def _execute(
         self, requests: Sequence[ModelRequest], batch: ReceivedBatch

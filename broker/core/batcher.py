@@ -7,6 +7,7 @@ wherever they stand in the queue, not only a contiguous prefix, and users by tur
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from naiad.broker.core.deadlines import NEVER_NS
@@ -34,7 +35,8 @@ LANES_EXAMINED_MAX: Final = 16
 class BatchPolicy:
     """How requests of one model are put together. Sizes in rows (dim 0), delay in nanoseconds.
 
-    `batching` False is the default scheduler: every request runs alone.
+    `batching` False is the default scheduler: every request is executed alone, short ones perhaps
+    in a series (see choose).
     """
 
     batching: bool = False
@@ -48,8 +50,12 @@ Choice = tuple[list[Job], int, str]
 closed the batch ("" for none)."""
 
 
-def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int) -> Choice:
-    """The next batch. Nothing is removed from the queue; the caller takes the jobs out."""
+def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int, series: int = 1) -> Choice:
+    """The next batch. Nothing is removed from the queue; the caller takes the jobs out.
+
+    Without batching it is a series: up to `series` requests that travel together and are executed
+    one after the other.
+    """
     if queue.suspects:
         return [queue.suspects[0]], NEVER_NS, ALONE
     levels = queue.levels()
@@ -57,7 +63,7 @@ def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int) -> Choice:
         return [], NEVER_NS, ""
     flow = levels[0].next_flow()
     if not policy.batching:
-        return [flow.head()], NEVER_NS, ALONE
+        return _series(flow.lane, flow.head(), series), NEVER_NS, ALONE
     lane = flow.lane
     jobs, wake_ns, reason = _from_lane(levels, lane, policy, now_ns)
     if jobs or policy.delay_ns == 0 or len(levels[0].lanes) == 1:
@@ -70,6 +76,20 @@ def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int) -> Choice:
             return jobs, NEVER_NS, reason
         wake_ns = min(wake_ns, other_wake_ns)
     return [], wake_ns, ""
+
+
+def _series(lane: Lane, head: Job, count: int) -> list[Job]:
+    """Jobs in their order, as large as the first; who must not run twice goes alone, for whatever
+    is in one message with a request that kills its worker may have begun."""
+    if count == 1 or not head.retryable:
+        return [head]
+    rows = head.rows
+    found: list[Job] = []
+    for job in islice(lane.in_turn(count * rows), count):
+        if job.rows != rows or not job.retryable:
+            break
+        found.append(job)
+    return found
 
 
 def _from_lane(levels: list[Level], lane: Lane, policy: BatchPolicy, now_ns: int) -> Choice:

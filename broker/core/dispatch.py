@@ -2,7 +2,8 @@
 
 Owns which worker gets what, and when: a worker runs one batch and may have one more, sent late,
 just before the running one is predicted to end (see prediction). Until then its requests count as
-queued. Also the watchdog over executions. It never looks at a result.
+queued. Short executions of a model that does not batch are sent in series. Also the watchdog over
+executions. It never looks at a result.
 """
 
 from __future__ import annotations
@@ -50,16 +51,27 @@ class Dispatch:
         wake_ns = NEVER_NS
         now_ns = self._world.now_ns
         while model.idle and queue.count:
-            jobs, wake_ns, reason = choose(queue, model.batch_policy, now_ns)
+            slot = model.idle[-1]
+            series = self._series(model, slot, len(model.idle))
+            jobs, wake_ns, reason = choose(queue, model.batch_policy, now_ns, series)
             if not jobs:
                 break
-            self._send(model, model.idle.pop(), jobs, reason)
+            model.idle.pop()
+            self._send(model, slot, jobs, reason)
         if queue.count and not model.idle and model.config.naiad.late_batch:
             wake_ns = min(wake_ns, self._send_early(model))
         if wake_ns == NEVER_NS:
             model.wake_ns = 0
         elif wake_ns != model.wake_ns:
             self._wake_at(model, wake_ns)
+
+    def _series(self, model: ModelVersion, slot: Slot, idle: int) -> int:
+        """How many requests go to a worker together though each is executed alone; what waits is
+        shared among `idle` workers."""
+        if model.batch_policy.batching or not model.config.naiad.retry:
+            return 1
+        series = slot.prediction.series()
+        return series if idle == 1 else min(series, -(-model.queue.count // idle))
 
     def _wake_at(self, model: ModelVersion, when_ns: int) -> None:
         model.wake_ns = when_ns
@@ -86,7 +98,8 @@ class Dispatch:
                 continue
             if any(job is not None and job.suspect for job in slot.current.jobs):
                 continue
-            jobs, wake_ns, _ = choose(model.queue, model.batch_policy, now_ns)
+            series = self._series(model, slot, 1)
+            jobs, wake_ns, _ = choose(model.queue, model.batch_policy, now_ns, series)
             if not jobs:
                 return min(again_ns, wake_ns)
             self._world.counters.early_batches += 1
@@ -103,7 +116,7 @@ class Dispatch:
         early = reason == EARLY
         if len(jobs) > 1:
             jobs = fitting(jobs, model)
-        model.statistics.batch_reasons[reason] += 1
+        model.statistics.batch_reasons[reason] += 1 if model.batch_policy.batching else len(jobs)
         rows = 0
         for job in jobs:
             queue.take(job)

@@ -7,6 +7,10 @@ from typing import Final
 WEIGHT: Final = 0.2
 """Weight of a new observation in the moving averages."""
 ROWS_REMEMBERED_MAX: Final = 128
+SERIES_NS_MAX: Final = 500_000
+"""What a series may take: about what a hand-over costs all processes. Its first answer waits as
+long."""
+SERIES_REQUESTS_MAX: Final = 16
 SPREADS: Final = 1.3
 """Mean plus 1.3 mean absolute deviations lies near the 90th percentile of a skewed delay."""
 
@@ -18,10 +22,11 @@ class Prediction:
     less the time the worker was busy: two messages and two wake-ups. All times in nanoseconds.
     """
 
-    __slots__ = ("_busy_ns", "_mean_ns", "_spread_ns")
+    __slots__ = ("_busy_ns", "_each_ns", "_mean_ns", "_spread_ns")
 
     def __init__(self) -> None:
         self._busy_ns: dict[int, float] = {}
+        self._each_ns = 0.0
         self._mean_ns = 0.0
         self._spread_ns = 0.0
 
@@ -38,6 +43,21 @@ class Prediction:
             off = handover_ns - self._mean_ns
             self._mean_ns += WEIGHT * off
             self._spread_ns += WEIGHT * (abs(off) - self._spread_ns)
+
+    def observe_each(self, ns: int) -> None:
+        """What one execution took, of a model that does not batch."""
+        if self._each_ns:
+            ns_off = ns - self._each_ns
+            self._each_ns += WEIGHT * ns_off
+        else:
+            self._each_ns = float(ns)
+
+    def series(self) -> int:
+        """How many requests may be executed in a row before the first is answered."""
+        each_ns = self._each_ns
+        if not each_ns:
+            return 1
+        return max(1, min(SERIES_REQUESTS_MAX, int(SERIES_NS_MAX / each_ns)))
 
     def busy_ns(self, rows: int) -> int | None:
         """Expected busy time of a batch, or None if none of this size was seen."""

@@ -104,6 +104,8 @@ class Results:
         instance.busy_ns += busy_ns
         handover_ns = None if batch.early else self._world.now_ns - batch.sent_ns - busy_ns
         slot.prediction.observe(batch.rows, busy_ns, handover_ns)
+        if not instance.model.batch_policy.batching:
+            slot.prediction.observe_each(busy_ns // len(batch.jobs))
 
     def _answer(
         self, slot: Slot, model: ModelVersion, batch: Batch, results: m.Results, frames: Frames
@@ -115,6 +117,12 @@ class Results:
         rows = 0
         total_ns = 0
         sent_ns = batch.sent_ns
+        durations = results.durations
+        is_series = len(batch.jobs) > 1 and not model.batch_policy.batching
+        each_ns = 0
+        if is_series:
+            durations = m.Durations(*[spent // len(batch.jobs) for spent in durations])
+            each_ns = sum(durations)
         queue_ns = 0
         statistics = model.statistics
         request_times = statistics.request_times
@@ -180,6 +188,7 @@ class Results:
             if waited_ns > 0:
                 queue_ns += waited_ns
             queue_times[bisect_left(TIME_BOUNDS_NS, waited_ns)] += 1
+            sent_ns += each_ns
         if direct and outgoing is not None and frames:
             # Frame 0 is the shared small frame of the message: same numbering on both sides.
             outgoing.small = [frames[0]]
@@ -193,7 +202,10 @@ class Results:
             statistics.success_ns += total_ns
             statistics.queue_ns += queue_ns
             statistics.last_inference_ms = world.wall_ms
-            statistics.executed(batch.rows, done, results.durations)
+            if is_series:
+                statistics.executed(rows // done, done, durations, executions=done)
+            else:
+                statistics.executed(batch.rows, done, durations)
 
     def _lend(
         self, slot: Slot, job: Job, outputs: Sequence[Tensor], regions: dict[int, Region]

@@ -311,7 +311,8 @@ class Scheduler:
                     continue
                 assert slot.instance is instance
                 for batch in slot.batches():
-                    rows = sum(job.rows for job in batch.jobs if job is not None)
+                    sizes = [job.rows for job in batch.jobs if job is not None]
+                    rows = sum(sizes) if model.batch_policy.batching else max(sizes, default=0)
                     assert batch.keys or rows <= max(1, model.batch_policy.rows_max)
                 if slot.early is not None:
                     assert slot.current is not None, "an early batch without a running one"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from naiad.broker.core.prediction import SERIES_NS_MAX, SERIES_REQUESTS_MAX
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code
 from support.simulated_arena import Arena
@@ -204,12 +205,25 @@ class SimulatedWorker:
         config = self.edition.config
         rows_max = config["max_batch_size"]
         shapes = [request.inputs[0].shape for request in batch.requests]
-        if len(shapes) > 1 and "dynamic_batching" not in config:
-            raise Violation(f"{len(shapes)} requests in one batch of the default scheduler")
-        if rows_max and sum(shape[0] for shape in shapes) > rows_max:
+        if "dynamic_batching" not in config:
+            self._check_series(batch, shapes)
+        elif rows_max and sum(shape[0] for shape in shapes) > rows_max:
             raise Violation(f"batch {batch.id}: {shapes}, at most {rows_max} rows")
         if len({shape[1:] for shape in shapes}) > 1:
             raise Violation(f"batch {batch.id} mixes {shapes}")
+
+    def _check_series(self, batch: m.Batch, shapes: list[tuple[int, ...]]) -> None:
+        """Executed one after the other: short, and none that a death here could make run twice."""
+        assert self.edition is not None
+        if len(shapes) == 1:
+            return
+        if len(shapes) > SERIES_REQUESTS_MAX or len(set(shapes)) > 1:
+            raise Violation(f"batch {batch.id}: a series of {shapes}")
+        if len(shapes) * self.edition.service_ns > 2 * SERIES_NS_MAX:
+            raise Violation(f"batch {batch.id}: {len(shapes)} times {self.edition.service_ns} ns")
+        retry = self.edition.config["parameters"].get("naiad.retry", {"string_value": "true"})
+        if retry["string_value"] == "false":
+            raise Violation(f"batch {batch.id}: a series of what must not run twice")
 
     def _go_on(self) -> None:
         """Begin the next batch, or end when there is nothing left and nobody wants more."""
@@ -234,7 +248,8 @@ class SimulatedWorker:
             dies = dies or self.ledger.records[token].is_poison
             tensor = request.inputs[0]
             rows += tensor.shape[0] if len(tensor.shape) > 1 else 1
-        took_ns = self.edition.service_ns + rows * self.edition.row_ns
+        executions = 1 if "dynamic_batching" in self.edition.config else len(batch.requests)
+        took_ns = executions * self.edition.service_ns + rows * self.edition.row_ns
         took_ns = int(took_ns * self.random.uniform(0.9, 1.4))
         if dies:
             self.agenda.after(

@@ -22,7 +22,8 @@ from support.worker_parts import (
     tensor_json,
 )
 
-CONFIG = config_of([tensor_json("IN", "TYPE_FP32", -1)], [tensor_json("OUT", "TYPE_FP32", -1)])
+TENSORS = [tensor_json("IN", "TYPE_FP32", -1)], [tensor_json("OUT", "TYPE_FP32", -1)]
+CONFIG = config_of(*TENSORS, dynamic_batching={})
 STRINGS = config_of([tensor_json("IN", "TYPE_STRING", 1)], [tensor_json("OUT", "TYPE_STRING", 1)])
 
 
@@ -153,10 +154,31 @@ def test_only_the_guilty_request_of_a_failing_batch_fails() -> None:
     assert done.splits == len(backend.sizes) - 1
 
 
+def test_a_model_that_does_not_batch_sees_a_series_one_by_one() -> None:
+    def no_threes(request: ModelRequest) -> ModelResponse:
+        if request.label == "r3":
+            raise ValueError("no threes")
+        return echo(request)
+
+    backend = ScriptedBackend(no_threes)
+    requests = [fp32(ident, offset=16 * ident) for ident in range(5)]
+    payload = np.arange(20, dtype="float32").tobytes()
+    execution = execution_of(backend, config_of(*TENSORS))
+    done = execution.run(batch_of(requests, [payload]), {(1, 2)})
+    assert backend.sizes == [1] * 4, "without the one that was cancelled"
+    assert [result.error and result.error[0] for result in done.results] == [
+        None, None, Code.CANCELLED, Code.MODEL_ERROR, None,
+    ]  # fmt: skip
+    for ident in (0, 1, 4):
+        (output,) = done.results[ident].outputs
+        assert content(done, output) == payload[16 * ident : 16 * ident + 16]
+    assert done.splits == 0
+
+
 def test_halving_can_be_switched_off() -> None:
     config = config_of(
-        [tensor_json("IN", "TYPE_FP32", -1)],
-        [tensor_json("OUT", "TYPE_FP32", -1)],
+        *TENSORS,
+        dynamic_batching={},
         parameters={"naiad.split_failed_batches": {"string_value": "false"}},
     )
 
@@ -178,8 +200,8 @@ def always_fails(request: ModelRequest) -> ModelResponse:
 @pytest.mark.parametrize("size", [2, 8])
 def test_a_model_without_retry_is_executed_once_also_when_it_raises(size: int) -> None:
     config = config_of(
-        [tensor_json("IN", "TYPE_FP32", -1)],
-        [tensor_json("OUT", "TYPE_FP32", -1)],
+        *TENSORS,
+        dynamic_batching={},
         parameters={"naiad.retry": {"string_value": "false"}},
     )
     backend = ScriptedBackend(always_fails)
