@@ -29,6 +29,7 @@ IDENTITY_CONFIG: dict[str, Any] = {
     "name": "echo",
     "backend": "identity",
     "max_batch_size": 64,
+    "dynamic_batching": {},
     "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [16]}],
     "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [16]}],
 }
