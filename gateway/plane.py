@@ -10,7 +10,8 @@ import asyncio
 from typing import Any, Final, NamedTuple
 
 from naiad.client import control
-from naiad.client.aio import AsyncClient, Receiver
+from naiad.client.aio import AsyncClient
+from naiad.client.event_loop import Receiver
 from naiad.client.requests import Prepared
 from naiad.config.names import model_name_fault
 from naiad.gateway.calls import InferAnswer, InferCall
