@@ -37,8 +37,8 @@ HOT: Final = {
     "shm": "arena output_arena",
     "client": "arguments calls connection driver leases outstanding packing requests session",
     "gateway": (
-        "http_answer http_connection http_parameters http_quick http_reader http_request "
-        "http_status http_template json_tensors grpc_connection"
+        "http_answer http_connection http_known_heads http_parameters http_quick http_reader "
+        "http_request http_status http_template json_tensors grpc_connection"
     ),
     "gateway/http2": "connection frames hpack huffman sending streams",
     "gateway/grpc_codec": "answers contents head messages parameters requests wire",

@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from naiad.gateway.access import is_local
+from naiad.gateway.http_known_heads import KnownHeads
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response, error_response, wire
-from naiad.gateway.http_reader import KnownHeads, Reader, Stage, Upgraded
+from naiad.gateway.http_reader import Reader, Stage, Upgraded
 from naiad.gateway.http_status import HttpError, from_fault
 from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase

@@ -4,8 +4,8 @@ Owns the parser (httptools) and what has been received of the next request. The 
 request is received right where it is used, past the parser. After an error nothing more of the
 connection can be read.
 
-Clients send the same head again and again. One that was parsed once is recognised by its bytes
-(KnownHeads), and the parser is spared: it costs more than all the rest of reading.
+A head that was parsed once is recognised by its bytes (see http_known_heads), and the parser is
+spared.
 """
 
 from __future__ import annotations
@@ -20,46 +20,17 @@ import httptools
 
 from naiad.client.requests import Buffer
 from naiad.gateway.http_framing import check_framing
+from naiad.gateway.http_known_heads import HEAD_KNOWN_BYTES_MAX, KnownHeads
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest
 from naiad.gateway.http_status import HttpError
-from naiad.gateway.limits import Limits
+from naiad.gateway.limits import READ_BYTES, Limits
 
 DIRECT_BYTES_MIN: Final = 64 * 1024
 """Bodies of a known size from here on are read past the parser."""
 MAPPED_BYTES_MIN: Final = 1024 * 1024
 """Bodies from here on lie in pages that cost nothing before they are written."""
-READ_BYTES: Final = 128 * 1024
-"""Of the buffer that all connections share."""
-
-
-HEAD_KNOWN_BYTES_MAX: Final = 2048
-HEADS_KNOWN_MAX: Final = 1024
-"""Beyond, all are forgotten and learned again."""
 
 _HEAD_END: Final = b"\r\n\r\n"
-_NOT_KNOWN: Final = (b"transfer-encoding", b"expect", b"upgrade")
-"""A head with one of these says more than where its body ends."""
-
-
-class KnownHeads:
-    """Heads by their bytes, for all connections of a server."""
-
-    def __init__(self) -> None:
-        self.by_text: dict[bytes, Head] = {}
-
-    def learn(self, text: bytes, head: Head, fields_count: int) -> None:
-        """Remember a head that the parser has read from these bytes, if they are nothing else."""
-        lines = text.count(b"\r\n")
-        is_plain = (
-            text[:1].isupper()  # no empty lines in front
-            and text.count(b"\n") == lines
-            and fields_count == lines - 2  # no folded ones
-            and not any(name in head.headers for name in _NOT_KNOWN)
-        )
-        if is_plain and head.length < READ_BYTES and head.method != "CONNECT":
-            if len(self.by_text) >= HEADS_KNOWN_MAX:
-                self.by_text.clear()
-            self.by_text[text] = head
 
 
 class Stage(Enum):

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from naiad.gateway.http_app import HttpApp
 from naiad.gateway.http_connection import HttpConnection, Work
+from naiad.gateway.http_known_heads import KnownHeads
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest
-from naiad.gateway.http_reader import READ_BYTES, KnownHeads
+from naiad.gateway.limits import READ_BYTES
 from naiad.gateway.listener import Listener
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 MIB: Final = 2**20
+READ_BYTES: Final = 128 * 1024
+"""Of the buffer into which all HTTP connections read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,14 @@ import pytest
 
 from naiad.client.packing import Request, infer_message
 from naiad.client.requests import PackedInput
+from naiad.gateway.http_known_heads import KnownHeads
 from naiad.gateway.http_message import HttpRequest
-from naiad.gateway.http_reader import READ_BYTES, KnownHeads, Reader, Upgraded
+from naiad.gateway.http_reader import Reader, Upgraded
 from naiad.gateway.http_request import infer_call, uses_regions
 from naiad.gateway.http_status import HttpError
 from naiad.gateway.http_template import split_label
 from naiad.gateway.json_tensors import from_json
-from naiad.gateway.limits import Limits
+from naiad.gateway.limits import READ_BYTES, Limits
 from naiad.gateway.pending import prepared
 from naiad.protocol.codec import decode
 from naiad.protocol.errors import NaiadError

@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from naiad.gateway.http_known_heads import KnownHeads
 from naiad.gateway.http_message import HttpRequest
 from naiad.gateway.http_reader import (
     DIRECT_BYTES_MIN,
-    READ_BYTES,
-    KnownHeads,
     Reader,
     Stage,
     Upgraded,
     path_of,
 )
 from naiad.gateway.http_status import HttpError
-from naiad.gateway.limits import Limits
+from naiad.gateway.limits import READ_BYTES, Limits
 from naiad.protocol.errors import Code, Unavailable
 
 SHARED = bytearray(READ_BYTES)
