@@ -12,15 +12,11 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from naiad.gateway.access import elsewhere, is_local
-from naiad.gateway.grpc_call import (
-    Call,
-    InferenceCall,
-    ManyRequestsCall,
-    OneRequestCall,
-    unknown_coding,
-)
+from naiad.gateway.grpc_call import Call, unknown_coding
 from naiad.gateway.grpc_codec.head import Head, error_end, fault_end, head_of, http_end
 from naiad.gateway.grpc_codec.status import Status
+from naiad.gateway.grpc_many_requests import ManyRequestsCall
+from naiad.gateway.grpc_one_request import InferenceCall, OneRequestCall
 from naiad.gateway.grpc_service import Caller
 from naiad.gateway.http2.connection import Connection
 from naiad.gateway.http2.frames import ConnectionFault

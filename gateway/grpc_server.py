@@ -16,11 +16,12 @@ from functools import partial
 from typing import Final
 
 from naiad.gateway.access import Access
-from naiad.gateway.grpc_call import ManyRequestsCall, OneRequestCall
 from naiad.gateway.grpc_codec.head import Head
 from naiad.gateway.grpc_codec.reflection import reflected
 from naiad.gateway.grpc_connection import GrpcConnection, Method
 from naiad.gateway.grpc_health import SERVICES, Health
+from naiad.gateway.grpc_many_requests import ManyRequestsCall
+from naiad.gateway.grpc_one_request import OneRequestCall
 from naiad.gateway.grpc_service import Caller, Service
 from naiad.gateway.grpc_stream import Stream
 from naiad.gateway.listener import Listener

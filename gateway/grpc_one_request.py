@@ -1,0 +1,88 @@
+"""gRPC calls with one message: of any method by a task, and inference without one.
+
+Owns the message until its client has sent all; then the work begins. Never holds a client up: what
+comes is taken at once, and a second message ends the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from naiad.gateway.calls import InferAnswer, InferCall
+from naiad.gateway.grpc_call import Door, WorkingCall
+from naiad.gateway.grpc_codec.answers import encoded_answer
+from naiad.gateway.grpc_codec.head import Head
+from naiad.gateway.grpc_codec.messages import MessageFault
+from naiad.gateway.grpc_service import Caller, call_of
+from naiad.gateway.pending import Outcome, Pending
+from naiad.protocol.errors import NaiadError
+
+
+class OneRequestCall(WorkingCall):
+    """A call with one message. `answer` is given it and sends what it likes by `send`."""
+
+    def __init__(
+        self,
+        door: Door,
+        stream: int,
+        head: Head,
+        caller: Caller,
+        name: str,
+        answer: Callable[[bytes, OneRequestCall], Awaitable[None]],
+    ) -> None:
+        super().__init__(door, stream, head, caller, name)
+        self._answer = answer
+        self._request: tuple[bool, bytes] | None = None
+
+    def feed(self, data: memoryview, *, is_ended: bool) -> None:
+        self._door.http2.taken(self.stream, len(data))
+        super().feed(data, is_ended=is_ended)
+
+    def _message(self, is_compressed: bool, content: bytes) -> None:
+        if self._request is not None:
+            raise MessageFault("a second message in a call that has one")
+        self._request = (is_compressed, content)
+
+    def _ended(self) -> None:
+        if self._request is None:
+            raise MessageFault("a call without a message")
+        self._begin(*self._request)
+        self._request = None
+
+    def _begin(self, is_compressed: bool, content: bytes) -> None:
+        self.start(self._work(is_compressed, content))
+
+    async def _work(self, is_compressed: bool, content: bytes) -> None:
+        await self._answer(await self._plain(is_compressed, content), self)
+
+
+class InferenceCall(OneRequestCall):
+    """ModelInfer: without a task, which would cost as much as the rest of it."""
+
+    _pending: Pending | None = None
+
+    def _begin(self, is_compressed: bool, content: bytes) -> None:
+        if is_compressed:
+            self.start(self._work(is_compressed, content))
+            return
+        try:
+            self._door.phase.check_open()
+            call: InferCall = call_of(content, self.caller)
+            self._pending = self._door.plane.start(call, self._answered)
+        except NaiadError as fault:
+            self.fail(fault)
+
+    def _answered(self, outcome: Outcome) -> None:
+        if self.is_done:
+            return
+        if isinstance(outcome, InferAnswer):
+            self.send(encoded_answer(outcome))
+            self.succeed()
+        else:
+            self.fail(outcome)
+
+    def _stop(self) -> None:
+        super()._stop()
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending = None
