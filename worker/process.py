@@ -24,6 +24,13 @@ from naiad.worker.throttle import StartFile, deaths_in_a_row, wait_s
 OOM_SCORE_ADJUSTMENT: Final = 500
 """Out of memory, the kernel takes a worker and not the broker."""
 _PR_SET_PDEATHSIG: Final = 1
+FREED_BYTES_KEPT_MAX: Final = 64 * 1024 * 1024
+"""Of freed memory that is used again. glibc keeps twice the largest block: the inputs of a batch
+together are more, and then every batch pays for new pages."""
+MAPPED_BYTES_MIN: Final = 32 * 1024 * 1024
+"""Blocks from this size on are mapped on their own and go back at once (glibc's own maximum)."""
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
 
 
 class RunDirFault(Exception):
@@ -49,6 +56,7 @@ class SlotProcess:
             self._die_with_parent()
         with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write(str(OOM_SCORE_ADJUSTMENT))
+        _keep_freed_memory()
         fault = path_fault(self._endpoints.run_dir)
         if fault is not None:
             raise RunDirFault(fault)
@@ -101,3 +109,12 @@ class SlotProcess:
             if self._stop.wait(wait):
                 os._exit(ExitCode.STOPPED)
         self.starts.write(monotonic(), deaths)
+
+
+def _keep_freed_memory() -> None:
+    """Let malloc keep what batches of large tensors free, unless the environment says how much."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+    if mallopt is None or any(name.startswith("MALLOC_") for name in os.environ):
+        return
+    mallopt(_M_TRIM_THRESHOLD, FREED_BYTES_KEPT_MAX)
+    mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)

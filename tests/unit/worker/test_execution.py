@@ -175,6 +175,27 @@ def test_a_model_that_does_not_batch_sees_a_series_one_by_one() -> None:
     assert done.splits == 0
 
 
+@pytest.mark.parametrize("items", [4, 8192])
+def test_a_model_may_use_its_output_memory_again_within_a_series(items: int) -> None:
+    memory = np.zeros((1, items), "float32")
+
+    def reuse(request: ModelRequest) -> ModelResponse:
+        memory[:] = float(request.label[1:])
+        return ModelResponse([OutputTensor("OUT", "FP32", (1, items), array=memory)])
+
+    requests = [fp32(ident) for ident in range(4)]
+    arena = HeapArena(room_bytes=2 * memory.nbytes)
+    execution = execution_of(ScriptedBackend(reuse), config_of(*TENSORS), arena=arena)
+    done = execution.run(batch_of(requests, [bytes(16)]), set())
+    for ident, result in enumerate(done.results):
+        (output,) = result.outputs
+        if output.place == m.Place.LEASE:
+            (raw,) = arena.lent[1, ident]
+        else:
+            raw = content(done, output)
+        assert np.frombuffer(raw, "float32").tolist() == [float(ident)] * items
+
+
 def test_halving_can_be_switched_off() -> None:
     config = config_of(
         *TENSORS,
