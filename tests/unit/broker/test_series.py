@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from naiad.broker.core.prediction import SERIES_NS_MAX, SERIES_REQUESTS_MAX, Prediction
@@ -9,7 +11,7 @@ from naiad.protocol.errors import Code
 from support.simulated_bench import MS, US, Bench, batching, config, instances, parameters
 
 
-def primed(took_ns: int = 50 * US, **fields: object) -> tuple[Bench, int]:
+def primed(took_ns: int = 50 * US, **fields: Any) -> tuple[Bench, int]:
     """A model whose worker was seen to take this long, now busy with request 102."""
     bench = Bench()
     (slot,) = bench.served(config(**fields))
