@@ -1,7 +1,8 @@
 """One Driver shared by threads that block: leader and followers, no thread of its own.
 
 Owns the lock, and who leads: when to submit, send, wait, cancel and end. What came is handed on by
-outcomes, the descriptors and the sleep on them are bell's.
+outcomes, the descriptors and the sleep on them are bell's. The rest is long, and one file:
+each step of it is safe only together with all others that take the same lock.
 
 The thread that waits for something drives the socket for all (the leader); others that wait sleep
 until theirs came, or until the leader leaves and wakes one of them to go on. With one thread nobody

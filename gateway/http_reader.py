@@ -2,7 +2,7 @@
 
 Owns the parser (httptools) and what has been received of the next request. The body of a large
 request is received right where it is used, past the parser. After an error nothing more of the
-connection can be read.
+connection can be read. Long, because the parser wants one object for all its calls.
 
 A head that was parsed once is recognised by its bytes (see http_known_heads), and the parser is
 spared.
