@@ -53,7 +53,7 @@ bench: compile
 # Beside a real Triton, or against it: docs/compatibility.md.
 conformance:
 	@scripts/setup dev
-	@.venv/bin/python -m pytest -m conformance tests/conformance $(ARGS)
+	@.venv/bin/python -m pytest -m "conformance and not soak" tests/conformance $(ARGS)
 
 clean:
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info src/naiad/_compiled/*.so src/naiad/_compiled/sources*
