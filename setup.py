@@ -32,7 +32,7 @@ HOT: Final = {
         "job lanes lowest memory models packing prediction queue results scheduler sessions "
         "signature statistics withdrawal worker_events world"
     ),
-    "broker": "clients loop transport workers",
+    "broker": "clients loop transport waiting workers",
     "worker": "batch execution held loop outputs regions results shapes tensors transport",
     "shm": "arena output_arena",
     "client": "arguments calls connection driver leases outstanding packing requests session",

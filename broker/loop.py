@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import zmq
-
 from naiad.broker.clients import Clients
 from naiad.broker.core import events as e
 from naiad.broker.core.deadlines import NEVER_NS
@@ -25,6 +23,7 @@ from naiad.broker.signals import Signals
 from naiad.broker.state import StateFile
 from naiad.broker.timer import Timer
 from naiad.broker.uploads import Uploads
+from naiad.broker.waiting import WRITABLE, Waiting
 from naiad.broker.workers import Workers
 from naiad.shm.janitor import Janitor
 
@@ -67,7 +66,7 @@ class Loop:
         self._janitor = Janitor(scheduler.world.server)
         self._timer = Timer()
         self._signals = Signals()
-        self._poller = zmq.Poller()
+        self._waiting = Waiting()
         self._helper_descriptor = -1
         self._helper_descriptor_to_flush = -1
         self._exit_code: int | None = None
@@ -98,16 +97,16 @@ class Loop:
         """Serve. `names` and `saved` as Scheduler.start takes them."""
         self._timer.start()
         self._signals.start()
-        for source in (
-            self._clients.transport.socket,
-            self._clients.transport.monitor,
-            self._workers.transport.socket,
-            self._workers.transport.monitor,
+        clients, workers = self._clients.transport, self._workers.transport
+        self._waiting.watch_sockets((clients, workers))
+        for descriptor in (
+            clients.monitor_descriptor,
+            workers.monitor_descriptor,
             self._timer.descriptor,
             self._signals.descriptor,
             self._liveness.descriptor,
         ):
-            self._poller.register(source, zmq.POLLIN)
+            self._waiting.watch(descriptor)
         self._perform(self._scheduler.start(names, saved, time.monotonic_ns()))
         if saved is not None:
             self._handle([*self._clients.expect(saved), *self._workers.expect(saved)])
@@ -126,19 +125,19 @@ class Loop:
         events: list[e.Event] = []
         is_somebody_gone = False
         is_helper_silent = True
-        for source in ready:
-            if source is self._workers.transport.socket:
+        for descriptor in ready:
+            if descriptor == self._workers.transport.descriptor:
                 events += self._workers.drain()
-            elif source is self._clients.transport.socket:
+            elif descriptor == self._clients.transport.descriptor:
                 events += self._clients.drain()
-            elif source == self._timer.descriptor:
+            elif descriptor == self._timer.descriptor:
                 self._timer.fired()
-            elif source == self._signals.descriptor:
+            elif descriptor == self._signals.descriptor:
                 events += self._heed_signals()
-            elif source == self._helper_descriptor:
+            elif descriptor == self._helper_descriptor:
                 events += self._repository.answers()
                 is_helper_silent = False
-            elif source == self._helper_descriptor_to_flush:
+            elif descriptor == self._helper_descriptor_to_flush:
                 self._repository.flush()
             else:
                 is_somebody_gone = True
@@ -160,7 +159,7 @@ class Loop:
                 events.append(e.SessionEnded(dead.key))
         return events
 
-    def _wait(self) -> list[Any]:
+    def _wait(self) -> list[int]:
         self._watch_helper()
         deadline_ns = min(self._scheduler.deadline_ns(), self._repository.deadline_ns)
         if self._workers.has_suspects:
@@ -172,14 +171,14 @@ class Loop:
             or self._workers.transport.is_waiting
             or self._log.is_waiting
         )
-        found = self._poller.poll(OUTBOX_RETRY_MS if is_behind else IDLE_COLLECT_MS)
+        ready = self._waiting.wait(OUTBOX_RETRY_MS if is_behind else IDLE_COLLECT_MS)
         if is_behind:
             self._clients.flush()
             self._workers.transport.flush()
             self._log.flush()
-        if not found and self._events_since_collection:
+        if not ready and self._events_since_collection:
             self._collect()
-        return [source for source, _ in found]
+        return ready
 
     def _sweep(self) -> None:
         """Remove what dead clients and workers left in shared memory, a bounded piece at a time."""
@@ -198,11 +197,11 @@ class Loop:
             return
         for old in (self._helper_descriptor, self._helper_descriptor_to_flush):
             if old >= 0:
-                self._poller.unregister(old)
+                self._waiting.unwatch(old)
         if reading >= 0:
-            self._poller.register(reading, zmq.POLLIN)
+            self._waiting.watch(reading)
         if writing >= 0:
-            self._poller.register(writing, zmq.POLLOUT)
+            self._waiting.watch(writing, WRITABLE)
         self._helper_descriptor, self._helper_descriptor_to_flush = reading, writing
 
     def _handle(self, events: list[e.Event]) -> None:

@@ -1,4 +1,4 @@
-"""A timerfd in absolute CLOCK_MONOTONIC: zmq_poll counts in milliseconds, deadlines do not."""
+"""A timerfd in absolute CLOCK_MONOTONIC: poll() counts in milliseconds, deadlines do not."""
 
 from __future__ import annotations
 
