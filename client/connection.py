@@ -38,7 +38,6 @@ has arrived and was not read yet when the connection ends."""
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE_NOBLOCK: Final = int(zmq.SNDMORE) | _NOBLOCK
 _POLLIN: Final = int(zmq.POLLIN)
-_EVENTS: Final = zmq.EVENTS
 _DOWN: Final = int(
     zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CLOSED
@@ -52,10 +51,11 @@ Received = tuple[bytes, list[Any]]
 """(header, payload frames) of one message."""
 
 _monitor_numbers: Final = itertools.count()
-# The wrappers of pyzmq's Python layer cost twice what the call itself does.
+# The wrappers of pyzmq's Python layer cost twice what the call itself does, and asking for a
+# socket's events costs twice what a poll of it alone does.
 _send: Final[Any] = zmq.backend.Socket.send
 _receive: Final[Any] = zmq.backend.Socket.recv
-_get: Final[Any] = zmq.backend.Socket.get
+_look: Final[Any] = zmq.backend.zmq_poll
 
 
 _contexts: Final[dict[int, zmq.Context[zmq.Socket[bytes]]]] = {}
@@ -91,6 +91,8 @@ class Connection:
         self._context = context
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
+        self._looked_at: list[tuple[zmq.Socket[bytes], int]] = []
+        self._monitor_looked_at: list[tuple[zmq.Socket[bytes], int]] = []
         self.outbox: deque[Message] = deque()
         """What the socket would not take; `flush` when `descriptor` says that something changed.
 
@@ -128,10 +130,12 @@ class Connection:
             monitor.setsockopt(zmq.LINGER, 0)
             monitor.connect(name)
             # Its descriptor signals only once somebody has looked and found nothing.
-            _get(monitor, _EVENTS)
+            self._monitor_looked_at = [(monitor, _POLLIN)]
+            _look(self._monitor_looked_at, 0)
             dealer.connect(self.address)
-            self.descriptor = _get(dealer, zmq.FD)
-            self.monitor_descriptor = _get(monitor, zmq.FD)
+            self._looked_at = [(dealer, _POLLIN)]
+            self.descriptor = int(dealer.get(zmq.FD))
+            self.monitor_descriptor = int(monitor.get(zmq.FD))
         except zmq.ZMQError as fault:
             self.close()
             raise Unavailable(
@@ -173,6 +177,7 @@ class Connection:
         if self._socket is not None and unwatch is not None:
             unwatch()
         self.descriptor = self.monitor_descriptor = -1
+        self._looked_at = self._monitor_looked_at = []
         dealer, self._socket = self._socket, None
         monitor, self._monitor = self._monitor, None
         if dealer is not None:
@@ -188,7 +193,7 @@ class Connection:
         if monitor is None:
             return False
         down = False
-        while _get(monitor, _EVENTS) & _POLLIN:
+        while _look(self._monitor_looked_at, 0):
             event = monitor.recv_multipart(_NOBLOCK)[0]
             down |= bool(int.from_bytes(event[:2], "little") & _DOWN)
         return down
@@ -221,7 +226,7 @@ class Connection:
         The payload frames are zmq.Frame: len() and memoryview() work, and they own their bytes.
         """
         dealer = self._socket
-        if dealer is None or not _get(dealer, _EVENTS) & _POLLIN:
+        if dealer is None or not _look(self._looked_at, 0):
             return None
         frame: Any = _receive(dealer, _NOBLOCK, copy=False)
         header: bytes = frame.bytes
@@ -236,5 +241,4 @@ class Connection:
 
         The descriptor is edge-triggered: after any other call on the socket, only this tells.
         """
-        dealer = self._socket
-        return dealer is not None and bool(_get(dealer, _EVENTS) & _POLLIN)
+        return self._socket is not None and bool(_look(self._looked_at, 0))

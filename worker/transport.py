@@ -39,9 +39,16 @@ _BROKEN: Final = int(
 )
 _EVENT: Final = Struct("=HI")
 """Event and value of a monitor's message; zmq.utils.monitor would import all of asyncio."""
+COPY_BYTES_MAX: Final = 256 * 1024
+"""Larger frames are sent by reference; below, a copy costs less than the bookkeeping."""
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 """As plain integers: combining two members of the enum takes 3 µs."""
+_POLLIN: Final = int(zmq.POLLIN)
+# The wrappers of pyzmq's Python layer cost as much as the calls themselves do.
+_send: Final[Any] = zmq.backend.Socket.send
+_receive: Final[Any] = zmq.backend.Socket.recv
+_poll: Final[Any] = zmq.backend.zmq_poll
 
 Frames = tuple[bytes, list[memoryview]]
 Socket = zmq.Socket[bytes]
@@ -58,7 +65,7 @@ class Transport:
         self._wake_descriptor = wake_descriptor
         self._wake = wake
         self._context: zmq.Context[Socket] = zmq.Context()
-        self._poller = zmq.Poller()
+        self._polled: list[tuple[Socket | int, int]] = []
         self._mended = threading.Event()
         self._opened_at = 0.0
         self._closing = False
@@ -69,14 +76,13 @@ class Transport:
         """Take the lock and connect. `on_open` is called, lock held, on each new connection."""
         self.lock.acquire()
         self._on_open = on_open
-        self._poller.register(self._wake_descriptor, zmq.POLLIN)
         self._open()
         self._watcher.start()
 
     def poll(self, timeout_ms: int) -> bool:
         """Wait for a message or a wake-up; True if there is a message."""
         has_message = False
-        for ready, _ in self._poller.poll(timeout_ms):
+        for ready, _ in _poll(self._polled, timeout_ms):
             if ready is self._dealer:
                 has_message = True
             else:
@@ -87,13 +93,13 @@ class Transport:
         """The next message as (header, payload frames), None when there is none now."""
         dealer = self._dealer
         try:
-            frame: Any = dealer.recv(_NOBLOCK, copy=False)
+            frame: Any = _receive(dealer, _NOBLOCK, copy=False)
         except zmq.Again:
             return None
         header = frame.bytes
         payload: list[memoryview] = []
         while frame.more:
-            frame = dealer.recv(_NOBLOCK, copy=False)
+            frame = _receive(dealer, _NOBLOCK, copy=False)
             payload.append(frame.buffer)
         return header, payload
 
@@ -105,12 +111,13 @@ class Transport:
         dealer = self._dealer
         try:
             if payload:
-                dealer.send(header, _NOBLOCK_MORE)
-                for frame in payload[:-1]:
-                    dealer.send(frame, _NOBLOCK_MORE, copy=False)
-                dealer.send(payload[-1], _NOBLOCK, copy=False)
+                _send(dealer, header, _NOBLOCK_MORE)
+                last = len(payload) - 1
+                for index, frame in enumerate(payload):
+                    flags = _NOBLOCK if index == last else _NOBLOCK_MORE
+                    _send(dealer, frame, flags, copy=len(frame) <= COPY_BYTES_MAX)
             else:
-                dealer.send(header, _NOBLOCK)
+                _send(dealer, header, _NOBLOCK)
         except zmq.Again:
             return False
         return True
@@ -157,7 +164,6 @@ class Transport:
 
     def _reopen(self) -> None:
         """What the old connection had not sent or not received is gone."""
-        self._poller.unregister(self._dealer)
         self._dealer.disable_monitor()  # blocks for ever once the monitor's socket is closed
         self._monitor.close(0)
         self._dealer.close(0)
@@ -172,7 +178,7 @@ class Transport:
         dealer.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
         self._monitor = dealer.get_monitor_socket(_BROKEN | _CONNECTED)
         self._dealer = dealer
-        self._poller.register(dealer, zmq.POLLIN)
+        self._polled = [(dealer, _POLLIN), (self._wake_descriptor, _POLLIN)]
         self.is_connected = False
         self.is_broken = False
         self._opened_at = monotonic()
