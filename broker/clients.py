@@ -262,9 +262,9 @@ class Clients:
                 )
         except NaiadError as raised:
             fault = raised
-        except Exception as raised:
+        except Exception as unforeseen:
             what = "the call region_register"
-            self._late.append(e.FaultArose(action.session, action.call, what, raised))
+            self._late.append(e.FaultArose(action.session, action.call, what, unforeseen))
             return
         self._late.append(
             e.NamedRegionStated(

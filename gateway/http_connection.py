@@ -146,8 +146,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._decline_upgrade()
         except HttpError as fault:
             self._refuse(fault)
-        except NaiadError as fault:
-            self._refuse(from_fault(fault))
+        except NaiadError as refusal:
+            self._refuse(from_fault(refusal))
         if reader.stage is not self._stage:
             if self._stage is Stage.IDLE or reader.stage is Stage.IDLE:
                 self._since = self._loop.time()

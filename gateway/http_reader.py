@@ -144,9 +144,9 @@ class Reader:
             self._parser.feed_data(self._shared[start:size])
         except httptools.HttpParserUpgrade:
             raise Upgraded() from None
-        except httptools.HttpParserCallbackError as fault:
+        except httptools.HttpParserCallbackError as wrapper:
             kept, self._fault = self._fault, None
-            raise (kept or fault) from None
+            raise (kept or wrapper) from None
         except httptools.HttpParserError as fault:
             raise HttpError(400, f"not HTTP: {fault}") from None
         if self.stage is Stage.HEAD:

@@ -184,8 +184,8 @@ class Connection(Sending):
             head = self._decoder.decode(block)
         except HeaderFault as fault:
             raise ConnectionFault(Why.COMPRESSION_ERROR, str(fault)) from fault
-        except HeadersTooLarge as fault:
-            raise ConnectionFault(Why.ENHANCE_YOUR_CALM, str(fault)) from fault
+        except HeadersTooLarge as excess:
+            raise ConnectionFault(Why.ENHANCE_YOUR_CALM, str(excess)) from excess
         known = self._streams.get(stream)
         is_ended = bool(flags & f.END_STREAM)
         if known is not None:  # trailers, which a request of gRPC may have but does not need
