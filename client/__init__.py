@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from naiad.client.arguments import prepare
 from naiad.client.futures import Future
 from naiad.client.memory import ClientRegion
+from naiad.client.preparing import prepare
 from naiad.client.requests import InferInput, OutputPlace, Prepared
 from naiad.client.results import InferResult, Output
 from naiad.client.sync import Client

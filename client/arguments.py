@@ -1,9 +1,13 @@
-"""What a user passes to `infer` and `submit`, turned into a request's parts, for both clients."""
+"""What a user passes to `infer` and `submit`, turned into a request's parts, for both clients.
+
+Compiled code believes types before it can judge a value. So what a user gave is `Any` here, until
+it was looked at; the types are in the signatures that users call.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict
 
 from naiad.client.memory import ClientMemory, Placement
 from naiad.client.requests import (
@@ -16,6 +20,7 @@ from naiad.client.requests import (
     Prepared,
     Tail,
     checked,
+    head_of,
     packed,
     tail,
 )
@@ -56,25 +61,17 @@ class Options(TypedDict, total=False):
 _NAMES: Final = frozenset(Options.__annotations__)
 
 
-def prepare(
-    model: str, inputs: Inputs, outputs: Outputs | None = None, **options: Unpack[Options]
-) -> Prepared:
-    """A request, converted and checked once, to be sent many times: `client.submit(prepared)`.
-
-    Arguments as for `Client.infer`; arrays travel inline, those of a ClientRegion by place. Raises
-    RequestError for what cannot be sent.
-    """
-    return parts_of(model, inputs, outputs, options)
-
-
 def parts_of(
-    model: str,
-    inputs: Inputs,
-    outputs: Outputs | None,
-    options: Options,
+    model: Any,
+    inputs: Any,
+    outputs: Any,
+    options: Mapping[str, Any],
     memory: ClientMemory | None = None,
 ) -> Prepared:
-    """The checked parts of a request, large inputs in shared memory if there is any."""
+    """The checked parts of a request, large inputs in shared memory if there is any.
+
+    Takes Inputs, Outputs and Options. Raises RequestError for what cannot be sent.
+    """
     packed_inputs = packed_arrays(inputs) if type(inputs) is dict else inputs_of(inputs)
     placement = None
     if memory is not None:
@@ -87,7 +84,7 @@ def parts_of(
             tail = tail_of(memory.inline_outputs[model], options)
             return checked(_head_of(model, options), packed_inputs, tail, placement)
     if not options and not outputs and type(inputs) is dict:
-        return checked((model, -1, ""), packed_inputs, PLAIN, placement)
+        return checked(head_of(model, -1, ""), packed_inputs, PLAIN, placement)
     tail = tail_of(_outputs_of(outputs), options)
     keeps = _keeps(inputs, outputs)
     if keeps:
@@ -96,11 +93,11 @@ def parts_of(
     return checked(_head_of(model, options), packed_inputs, tail, placement)
 
 
-def _head_of(model: str, options: Options) -> Head:
-    return (model, options.get("version", -1), options.get("label", ""))
+def _head_of(model: Any, options: Mapping[str, Any]) -> Head:
+    return head_of(model, options.get("version", -1), options.get("label", ""))
 
 
-def inputs_of(given: Inputs) -> tuple[PackedInput, ...]:
+def inputs_of(given: Any) -> tuple[PackedInput, ...]:
     """The inputs, inline. Raises RequestError for what cannot be sent."""
     check_inputs(given)
     if isinstance(given, Mapping):
@@ -117,7 +114,7 @@ def check_inputs(given: Any) -> None:
         )
 
 
-def no_more_than_prepared(inputs: Inputs, outputs: Outputs | None, options: Options) -> None:
+def no_more_than_prepared(inputs: Any, outputs: Any, options: Mapping[str, Any]) -> None:
     """Raises RequestError for what a prepared request was given besides: it has its own."""
     if inputs is not NO_INPUTS or outputs is not None or options:
         raise RequestError(
@@ -126,7 +123,7 @@ def no_more_than_prepared(inputs: Inputs, outputs: Outputs | None, options: Opti
         )
 
 
-def _keeps(inputs: Inputs, outputs: Outputs | None) -> list[object]:
+def _keeps(inputs: Any, outputs: Any) -> list[object]:
     """What must live as long as the request, because its regions do."""
     keeps: list[object] = []
     if not isinstance(inputs, Mapping):
@@ -136,7 +133,7 @@ def _keeps(inputs: Inputs, outputs: Outputs | None) -> list[object]:
     return keeps
 
 
-def tail_of(outputs: tuple[m.OutputRequest, ...], options: Options) -> Tail:
+def tail_of(outputs: tuple[m.OutputRequest, ...], options: Mapping[str, Any]) -> Tail:
     """Everything of a request that is usually not given."""
     if not options and not outputs:
         return PLAIN
@@ -154,7 +151,7 @@ def tail_of(outputs: tuple[m.OutputRequest, ...], options: Options) -> Tail:
     )
 
 
-def _outputs_of(given: Outputs | None) -> tuple[m.OutputRequest, ...]:
+def _outputs_of(given: Any) -> tuple[m.OutputRequest, ...]:
     if given is None:
         return ()
     if isinstance(given, str) or not isinstance(given, Mapping | Iterable):

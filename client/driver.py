@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import zmq
 
@@ -31,14 +31,17 @@ MESSAGES_PER_TURN_MAX: Final = 64
 
 
 class Driver:
-    """Everything a client does between two waits."""
+    """Everything a client does between two waits.
+
+    Role and patience come as a user gave them, and are judged here.
+    """
 
     def __init__(
         self,
         server: str,
         *,
-        role: str,
-        connect_timeout_s: float,
+        role: Any,
+        connect_timeout_s: Any,
         context: zmq.Context[zmq.Socket[bytes]] | None,
         transport: Transport,
     ) -> None:
@@ -201,7 +204,7 @@ def _owner(role: str) -> Literal["client", "gateway"]:
     return "gateway" if role == "gateway" else "client"
 
 
-def waits_when_full(on_full: str) -> bool:
+def waits_when_full(on_full: object) -> bool:
     """What `on_full` means. Raises RequestError for another word."""
     if on_full not in ("wait", "raise"):
         raise RequestError(f"on_full: expected wait or raise, got {on_full!r:.80}")

@@ -152,17 +152,10 @@ def checked(
 ) -> Prepared:
     """The parts of a request. Raises RequestError for what can never be sent."""
     model, version, label = head
-    if (
-        type(model) is not str
-        or type(label) is not str
-        or type(version) is not int
-        or not -1 <= version <= _INT64_MAX
-        or not ((model.isascii() and label.isascii()) or (fits_text(model) and fits_text(label)))
+    if not -1 <= version <= _INT64_MAX or not (
+        (model.isascii() and label.isascii()) or (fits_text(model) and fits_text(label))
     ):
-        raise RequestError(
-            f"expected a model's name, a version and a label, got {model!r:.80}, {version!r:.80}"
-            f" and {label!r:.80}"
-        )
+        raise _no_head(model, version, label)
     inline_bytes = 0
     header_bytes = _REQUEST_BYTES + _CHARACTER_BYTES * (len(model) + len(label))
     for item in inputs:
@@ -180,7 +173,21 @@ def checked(
     return Prepared(head, inputs, tail, memory, inline_bytes, header_bytes)
 
 
-def _check_input(name: str, rank: int) -> None:
+def head_of(model: Any, version: Any, label: Any) -> Head:
+    """What a user gave, if it has the right types; `checked` looks at the values."""
+    if type(model) is not str or type(label) is not str or type(version) is not int:
+        raise _no_head(model, version, label)
+    return (model, version, label)
+
+
+def _no_head(model: object, version: object, label: object) -> RequestError:
+    return RequestError(
+        f"expected a model's name, a version and a label, got {model!r:.80}, {version!r:.80}"
+        f" and {label!r:.80}"
+    )
+
+
+def _check_input(name: object, rank: int) -> None:
     if not fits_text(name):
         raise unfit_text("an input's name", name)
     if rank > RANK_MAX:
@@ -243,8 +250,8 @@ def _tail_bytes(tail: Tail) -> int:
     return _TENSOR_BYTES * (1 + items) + _CHARACTER_BYTES * characters
 
 
-def packed(given: InferInput) -> PackedInput:
-    """An InferInput as the session takes it.
+def packed(given: Any) -> PackedInput:
+    """An InferInput, of whatever values, as the session takes it.
 
     Raises:
         RequestError: a field has the wrong type or size.
@@ -254,7 +261,8 @@ def packed(given: InferInput) -> PackedInput:
             f"expected a list of InferInput, got one with {type(given).__name__}; arrays are given"
             " by name: {'INPUT0': array}"
         )
-    name, datatype, shape, data, place, region, offset, size, _ = given
+    fields: Any = given  # their types are only promised
+    name, datatype, shape, data, place, region, offset, size, _ = fields
     _check_input(name, 0)
     if type(datatype) is not str or datatype not in ITEM_BYTES:
         raise RequestError(
@@ -297,15 +305,17 @@ def packed(given: InferInput) -> PackedInput:
 
 def tail(
     outputs: tuple[m.OutputRequest, ...],
-    priority: int,
-    timeout_us: int,
-    sequence: m.Sequence | None,
-    accounting_key: str,
-    fairness_key: str,
-    traceparent: str,
-    parameters: m.Parameters | None,
+    priority: Any,
+    timeout_us: Any,
+    sequence: Any,
+    accounting_key: Any,
+    fairness_key: Any,
+    traceparent: Any,
+    parameters: Any,
 ) -> Tail:
     """The checked last fields of a request; a wrong one must not spoil its whole message.
+
+    They come as a user gave them.
 
     Raises:
         RequestError: a field has the wrong type or range.
@@ -327,15 +337,14 @@ def tail(
     if len(outputs) > ARRAY_ITEMS_MAX:
         raise RequestError(f"{len(outputs)} outputs, expected at most {ARRAY_ITEMS_MAX}")
     for output in outputs:
-        if not fits_text(output[0]):
-            raise unfit_text("an output's name", output[0])
-    if sequence is not None:
-        _check_sequence(sequence)
+        name: object = output[0]
+        if not fits_text(name):
+            raise unfit_text("an output's name", name)
     return (
         outputs,
         priority,
         timeout_us,
-        sequence,
+        None if sequence is None else _checked_sequence(sequence),
         accounting_key,
         fairness_key,
         traceparent,
@@ -343,19 +352,19 @@ def tail(
     )
 
 
-def _check_sequence(sequence: m.Sequence) -> None:
+def _checked_sequence(sequence: Any) -> m.Sequence:
     if isinstance(sequence, tuple | list) and len(sequence) == 3:
         ident, start, end = sequence
         fits = fits_text(ident) or (type(ident) is int and 0 <= ident <= _PRIORITY_MAX)
         if fits and type(start) is bool and type(end) is bool:
-            return
+            return m.Sequence(ident, start, end)
     raise RequestError(
         "expected a sequence (id, start, end): a string or a number of 0 to 2**64-1, and two"
         f" booleans, got {sequence!r:.80}"
     )
 
 
-def check_parameters(parameters: m.Parameters | None) -> m.Parameters:
+def check_parameters(parameters: Any) -> m.Parameters:
     """The same parameters, or RequestError when they cannot travel."""
     if parameters is None:
         return {}
@@ -370,9 +379,9 @@ def check_parameters(parameters: m.Parameters | None) -> m.Parameters:
         if not fits_text(name):
             raise unfit_text("a parameter's name", name)
         if kind is int:
-            fits = -_INT64_MAX - 1 <= value <= _INT64_MAX  # type: ignore[operator]
+            fits = -_INT64_MAX - 1 <= value <= _INT64_MAX
         elif kind is str:
-            fits = fits_text(value, STRING_BYTES_MAX) and _utf8_bytes(value) <= STRING_BYTES_MAX  # type: ignore[arg-type]
+            fits = fits_text(value, STRING_BYTES_MAX) and _utf8_bytes(value) <= STRING_BYTES_MAX
         else:
             fits = kind is bool or kind is float
         if not fits:

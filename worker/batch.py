@@ -206,13 +206,14 @@ class ResultWriter:
         for output in outputs:
             name, datatype = output.name, output.datatype
             try:
-                shape, expected = rules.allowed[(name, datatype, output.shape, batch_size)]
+                given: Any = output.shape
+                shape, expected = rules.allowed[(name, datatype, given, batch_size)]
             except (KeyError, TypeError):  # a new shape, or one given as a list
                 shape, expected = rules.check(output, batch_size)
-            content = output.buffer
+            content: Any = output.buffer  # of any type that has bytes
             if content is None:
                 content = self._packed_array(output)
-            size = content.nbytes if type(content) is memoryview else len(content)
+            size: int = content.nbytes if type(content) is memoryview else len(content)
             if size != expected:
                 if expected is not None:
                     raise rules.wrong_size(output, expected, size)

@@ -6,7 +6,7 @@ values, because a silently wrong tensor is found much later and elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from naiad.config.model import ModelConfig, TensorConfig
@@ -40,7 +40,9 @@ class OutputRules:
         asked = {output.name for output in requested}
         return tuple([name for name in self.names if name in asked])
 
-    def select(self, outputs: list[OutputTensor], wanted: tuple[str, ...]) -> list[OutputTensor]:
+    def select(
+        self, outputs: Sequence[OutputTensor], wanted: tuple[str, ...]
+    ) -> list[OutputTensor]:
         """The wanted outputs in order.
 
         Raises ModelError for one that is missing, given twice or not in the config.
@@ -154,5 +156,5 @@ class OutputRules:
         return ModelError(f"model {self.model!r}: {text}", code=Code.MODEL_OUTPUT_INVALID)
 
 
-def _integers(shape: Shape) -> Shape:
+def _integers(shape: Sequence[int]) -> Shape:
     return tuple([int(size) for size in shape])

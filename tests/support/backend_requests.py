@@ -120,8 +120,9 @@ class Served:
             assert output.array is not None
             assert output.array.shape == output.shape
             content = packed(output.datatype, output.array)
-        found = unpacked(output.datatype, output.shape, memoryview(bytes(content)))
-        return found.reshape(lead + carried(output.shape[len(lead) :], dims[len(lead) :], tensor))
+        shape = tuple(output.shape)
+        found = unpacked(output.datatype, shape, memoryview(bytes(content)))
+        return found.reshape(lead + carried(shape[len(lead) :], dims[len(lead) :], tensor))
 
     def _model_shape(self, tensor: TensorConfig, shape: Shape) -> Shape:
         """What the worker's loop makes of a client's shape when the config has a reshape."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib.util
+import inspect
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import naiad.client
 from naiad import compiled
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -91,6 +93,38 @@ def test_no_record_of_a_hot_module_has_a_field_mypyc_cannot_name(setup: ModuleTy
         if isinstance(field, ast.AnnAssign) and _outer_names(field.annotation) & unknown
     ]
     assert found == []
+
+
+def test_no_name_of_a_hot_function_stands_for_exceptions_of_two_kinds(setup: ModuleType) -> None:
+    """mypyc gives `fault` the type of the first `except ... as fault`: the second would raise."""
+    found = [
+        f"{file}:{handler.lineno}: {handler.name}"
+        for folders in setup.GROUPS.values()
+        for file in setup.sources(folders)
+        for function in ast.walk(ast.parse((ROOT / "src" / "naiad" / file).read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for handler in _ambiguous_handlers(function)
+    ]
+    assert found == []
+
+
+def _ambiguous_handlers(function: ast.FunctionDef) -> list[ast.ExceptHandler]:
+    first: dict[str, str] = {}
+    found = []
+    for node in ast.walk(function):
+        if isinstance(node, ast.ExceptHandler) and node.name and node.type:
+            kind = ast.unparse(node.type)
+            if first.setdefault(node.name, kind) != kind:
+                found.append(node)
+    return found
+
+
+def test_users_call_no_hot_function(setup: ModuleType) -> None:
+    """It would judge the types of what they give before it could say what is wrong."""
+    exported = [value for value in vars(naiad.client).values() if inspect.isroutine(value)]
+    hot = {f"naiad.client.{name}" for name in setup.HOT["client"].split()}
+    assert exported
+    assert [one.__qualname__ for one in exported if one.__module__ in hot] == []
 
 
 def _is_record(record: ast.ClassDef) -> bool:

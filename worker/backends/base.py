@@ -6,7 +6,7 @@ group `naiad.backends`, imported only when a model needs it, and never sees sock
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,7 +45,7 @@ class OutputTensor:
 
     name: str
     datatype: str
-    shape: tuple[int, ...]
+    shape: Sequence[int]
     array: Array | None = None
     buffer: memoryview | bytes | None = None
 
@@ -76,8 +76,8 @@ class ModelRequest:
 class ModelResponse:
     """One request's outputs, in the order they should be answered."""
 
-    outputs: list[OutputTensor]
-    parameters: dict[str, str | int | float | bool] = field(default_factory=dict)
+    outputs: Sequence[OutputTensor]
+    parameters: Mapping[str, str | int | float | bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,6 @@ def _spoil(fault: str, response: ModelResponse) -> None:
         case "size":
             output.buffer = bytes(output.buffer or b"") + b"\0"
         case "missing":
-            del response.outputs[0]
+            response.outputs = response.outputs[1:]
         case _:
             raise ValueError(f"output_fault: expected one of {OUTPUT_FAULTS}, got {fault!r}")

@@ -1,5 +1,6 @@
 """A fault of the broker itself costs the one thing it was doing: that fails by name, all else goes
-on. Faults are planted in the parts of a real scheduler."""
+on. Faults are planted in the parts of a real scheduler, and in what comes to those that may be
+compiled, whose methods cannot be replaced."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ import pytest
 
 from naiad.broker.core import catalog
 from naiad.broker.core import events as e
-from naiad.broker.core.admission import Admission
 from naiad.broker.core.catalog import Catalog
 from naiad.broker.core.memory import Memory
 from naiad.broker.core.queries import Queries
@@ -20,6 +20,8 @@ from naiad.protocol.errors import Code, InternalError
 from support.simulated_bench import CLIENT, OTHER, Bench, config
 
 REGION = m.Region(7, "/own", 1, 2, 4096)
+IMPOSSIBLE: Any = "no number"
+"""Where the codec lets only numbers through."""
 
 
 class Told(Bench):
@@ -146,13 +148,11 @@ def test_an_index_fails_when_the_helpers_answer_makes_no_sense(bench: Told) -> N
     assert isinstance(bench.replies[CLIENT, call][0], InternalError)
 
 
-def test_a_region_fails_alone(bench: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_region_fails_alone(bench: Told) -> None:
     bench.client()
-    plant(monkeypatch, Memory, "_fault")
-    plant(monkeypatch, Memory, "_check_free")
     bench.do(
-        e.RegionOffered(CLIENT, 77, REGION, None),
-        e.NamedRegionStated(CLIENT, 78, "r", REGION, None, 0, 1),
+        e.RegionOffered(CLIENT, 77, REGION._replace(id=IMPOSSIBLE), None),
+        e.NamedRegionStated(CLIENT, 78, "r", REGION._replace(size=IMPOSSIBLE), None, 0, 1),
     )
     assert isinstance(bench.replies[CLIENT, 77][0], InternalError)
     assert isinstance(bench.replies[CLIENT, 78][0], InternalError)
@@ -168,14 +168,10 @@ def test_what_the_shell_could_not_do_is_answered_and_counted(bench: Told) -> Non
     assert bench.counted() == 2
 
 
-def test_a_request_whose_admission_fails_is_answered_alone(
-    bench: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_whose_admission_fails_is_answered_alone(bench: Told) -> None:
     (slot,) = bench.served(config())
     bench.client(OTHER)
-    with monkeypatch.context() as patch:
-        plant(patch, Admission, "prepare")
-        bench.ask(1)
+    bench.ask(1, version=IMPOSSIBLE)
     assert bench.error(1)[0] == Code.INTERNAL
     assert [one.what for one in bench.faults] == ["the admission of this request"]
     assert bench.world.jobs() == []

@@ -31,6 +31,33 @@ def objects(*items: Any) -> Any:
     return out
 
 
+@pytest.mark.parametrize("model", [5, None, b"m", True, 2**70])
+def test_in_the_name_of_a_model(model: Any) -> None:
+    with pytest.raises(RequestError, match="expected a model's name, a version and a label"):
+        prepare(model, GOOD)
+    with pytest.raises(RequestError, match="expected a model's name, a version and a label"):
+        prepare(model, GOOD, label="with an option")
+
+
+@pytest.mark.parametrize("given", [None, "1", 0.5, True, -(2**70), 2**70, [], b""])
+@pytest.mark.parametrize("option", ["version", "priority", "timeout_us", "sequence", "label"])
+def test_in_an_option(option: str, given: Any) -> None:
+    if (option, given) in (("sequence", None), ("label", "1")):
+        prepare("m", GOOD, **{option: given})
+        return
+    with pytest.raises(RequestError):
+        prepare("m", GOOD, **{option: given})
+
+
+@pytest.mark.parametrize("given", [None, "1", 0.5, np.int64(4), -(2**70), 2**70])
+@pytest.mark.parametrize("field", ["place", "region", "offset", "size", "shape"])
+def test_in_a_raw_input(field: str, given: Any) -> None:
+    raw = InferInput("x", "FP32", (4,), None, 1, 1, 0, 16)
+    changed: dict[str, Any] = {field: (given,) if field == "shape" else given}
+    with pytest.raises(RequestError, match="input 'x'"):
+        prepare("m", [raw._replace(**changed)])
+
+
 @pytest.mark.parametrize(
     ("inputs", "options", "said"),
     [
@@ -99,6 +126,10 @@ def test_in_making_a_client(tmp_path: Path) -> None:
         Client(tmp_path, on_full="drop")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="role as a string of at most 1024"):
         Client(tmp_path, role=LONG)
+    with pytest.raises(RequestError, match="role as a string of at most 1024"):
+        Client(tmp_path, role=5)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="on_full: expected wait or raise, got 5"):
+        Client(tmp_path, on_full=5)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         Client(5)  # type: ignore[arg-type]
     assert "run/clients.sock" in repr(Client(str(tmp_path / "run").encode()))  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """A batch through a model: reading, running, halving, writing; each request's fault is its own."""
 
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -300,6 +301,23 @@ def test_a_response_that_is_none_fails_its_request_alone(answer: Any) -> None:
     assert first.error is not None
     assert "expected a response made of output tensors" in first.error[1]
     assert second.error is None
+
+
+@pytest.mark.parametrize(
+    "buffer", [bytes(range(16)), bytearray(range(16)), memoryview(bytearray(range(16)))]
+)
+def test_what_acts_like_the_promised_types_is_as_good(buffer: Any) -> None:
+    def loose(request: ModelRequest) -> ModelResponse:
+        output = OutputTensor("OUT", "FP32", [1, 4], buffer=buffer)
+        return ModelResponse((output,), MappingProxyType({"a": 2**63}))
+
+    done = execution_of(ScriptedBackend(loose), CONFIG).run(
+        batch_of([fp32(1), fp32(2)], [bytes(16)]), set()
+    )
+    for result in done.results:
+        assert result.error is None
+        assert content(done, result.outputs[0]) == bytes(range(16))
+        assert result.parameters == {"a": 2**63}
 
 
 def test_an_array_of_another_dtype_names_the_output() -> None:

@@ -1,5 +1,6 @@
 """What does not fit the config is refused, naming the output and both values."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ RULES = OutputRules(
 )
 
 
-def output(name: str, datatype: str, shape: tuple[int, ...]) -> OutputTensor:
+def output(name: str, datatype: str, shape: Sequence[int]) -> OutputTensor:
     return OutputTensor(name, datatype, shape, buffer=b"")
 
 
@@ -32,7 +33,7 @@ def output(name: str, datatype: str, shape: tuple[int, ...]) -> OutputTensor:
     ("given", "answered"),
     [
         (output("A", "FP32", (2, 7, 4)), ((2, 7, 4), 2 * 7 * 4 * 4)),
-        (output("A", "FP32", [2, 7, 4]), ((2, 7, 4), 2 * 7 * 4 * 4)),  # type: ignore[arg-type]
+        (output("A", "FP32", [2, 7, 4]), ((2, 7, 4), 2 * 7 * 4 * 4)),
         (output("A", "FP32", (2, 0, 4)), ((2, 0, 4), 0)),
         (output("B", "BYTES", (2, 1)), ((2, 1), None)),
         (output("C", "INT64", (2, 12)), ((2, 2, 6), 2 * 12 * 8)),

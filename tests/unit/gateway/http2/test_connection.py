@@ -13,9 +13,9 @@ from naiad.gateway.http2 import connection as c
 from naiad.gateway.http2 import frames as f
 from naiad.gateway.http2.connection import Connection
 from naiad.gateway.http2.frames import ConnectionFault, Why
-from naiad.gateway.http2.hpack import encoded
+from naiad.gateway.http2.hpack import FIELDS_MAX, encoded
 from naiad.gateway.http2.sending import OUT_BYTES_MAX, PARTING, SENT_FRAME_BYTES_MAX
-from naiad.gateway.http2.streams import STREAM_WINDOW_BYTES
+from naiad.gateway.http2.streams import STREAM_WINDOW_BYTES, Stream
 
 HEAD = encoded([(b":path", b"/x")])
 OPEN = f.frame(f.HEADERS, f.END_HEADERS, 1, HEAD)
@@ -172,21 +172,28 @@ def test_pings_and_settings_are_answered() -> None:
     assert one.sent() == [(f.SETTINGS, f.ACK, 0, b""), (f.PING, f.ACK, 0, b"12345678")]
 
 
-def test_streams_beyond_the_limit_and_after_a_goodbye_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(c, "STREAMS_MAX", 1)
+def test_streams_beyond_the_limit_and_after_a_goodbye_are_refused() -> None:
     one = begun()
-    one.receive(WHOLE)
+    for stream in range(1, 2 * c.STREAMS_MAX, 2):
+        one.receive(f.frame(f.HEADERS, f.END_HEADERS | f.END_STREAM, stream, HEAD))
+    one.sent()
 
-    assert one.receive(f.frame(f.HEADERS, f.END_HEADERS, 3, HEAD)) == []
-    assert one.sent() == [(f.RST_STREAM, 0, 3, Why.REFUSED_STREAM.to_bytes(4, "big"))]
+    beyond = 2 * c.STREAMS_MAX + 1
+    assert one.receive(f.frame(f.HEADERS, f.END_HEADERS, beyond, HEAD)) == []
+    assert one.sent() == [(f.RST_STREAM, 0, beyond, Why.REFUSED_STREAM.to_bytes(4, "big"))]
     one.connection.send_end(1, b"T")
     one.connection.leave()
     one.connection.leave()
     assert [frame[0] for frame in one.sent()] == [f.HEADERS, f.GOAWAY]
-    assert one.receive(f.frame(f.HEADERS, f.END_HEADERS, 5, HEAD)) == []
+    assert one.receive(f.frame(f.HEADERS, f.END_HEADERS, beyond + 2, HEAD)) == []
     assert [frame[0] for frame in one.sent()] == [f.RST_STREAM]
+
+
+def test_too_many_header_fields_end_the_connection() -> None:
+    block = encoded([(b":path", b"/x"), *[(b"a", b"b")] * FIELDS_MAX])
+    with pytest.raises(ConnectionFault, match="header fields") as caught:
+        begun().receive(f.frame(f.HEADERS, f.END_HEADERS, 1, block))
+    assert caught.value.why is Why.ENHANCE_YOUR_CALM
 
 
 # --- flow control -------------------------------------------------------------------------------
@@ -422,20 +429,41 @@ def test_mutated_bytes_are_frames_or_a_fault(draw: st.DataObject) -> None:
     assert all(len(frame[3]) <= SENT_FRAME_BYTES_MAX for frame in one.sent())
 
 
-def test_new_windows_are_no_work_for_streams_that_do_not_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class Watched(dict[int, Stream]):
+    """Streams that remember which of them were looked at."""
+
+    def __init__(self, streams: dict[int, Stream]) -> None:
+        super().__init__(streams)
+        self.looked_at: list[int] = []
+
+    def __getitem__(self, number: int) -> Stream:
+        self.looked_at.append(number)
+        return super().__getitem__(number)
+
+    def values(self) -> Any:
+        self.looked_at += self
+        return super().values()
+
+    def items(self) -> Any:
+        self.looked_at += self
+        return super().items()
+
+
+def test_new_windows_are_no_work_for_streams_that_do_not_wait() -> None:
     """A client may open thousands of streams and then say another size thousands of times."""
     one = begun()
     for stream in range(1, 201, 2):
         one.receive(f.frame(f.HEADERS, f.END_HEADERS, stream, HEAD))
-    looked_at: list[int] = []
-    monkeypatch.setattr(one.connection, "_pump", lambda number, _: looked_at.append(number))
+    one.connection._streams = watched = Watched(one.connection._streams)
 
     for size in (0, 9, 0, 99):
         one.receive(f.settings({f.INITIAL_WINDOW_SIZE: size}))
 
-    assert looked_at == []
+    assert watched.looked_at == []
+    one.receive(f.settings({f.INITIAL_WINDOW_SIZE: 0}))
+    one.connection.send(1, b"waits")
+    one.receive(f.settings({f.INITIAL_WINDOW_SIZE: 9}))
+    assert watched.looked_at == [1]
 
 
 def test_streams_that_wait_for_their_window_go_on_when_it_is_larger() -> None:
