@@ -46,6 +46,7 @@ COMMANDS: Final[dict[str, _Entry]] = {
     "unload": _Entry("naiad.cli.repository:unload", "Unload a model."),
     "check": _Entry("naiad.cli.check:check", "Find faults in a repository without serving it."),
     "perf": _Entry("naiad.cli.perf:perf", "Measure throughput and latency of a model."),
+    "build": _Entry("naiad.cli.build:build", "Build an ONNX model into a TensorRT plan."),
     "broker": _Entry("naiad.cli.processes:broker", "Run a broker alone (for supervisord)."),
     "worker": _Entry("naiad.cli.processes:worker", "Run one worker slot (for supervisord)."),
     "gateway": _Entry("naiad.cli.processes:gateway", "Run one HTTP gateway (for supervisord)."),

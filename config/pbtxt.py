@@ -1,4 +1,4 @@
-"""config.pbtxt to JSON, with protobuf's own text parser; faults with file:line:column.
+"""config.pbtxt to JSON and back, with protobuf's own text parser; faults with file:line:column.
 
 Only this module (with proto_json) loads protobuf. It reads bytes, no files, and raises nothing for
 what an operator wrote: faults are values.
@@ -20,7 +20,7 @@ from naiad.config.hints.lexer import STRING, Source
 from naiad.config.hints.scene import FALLBACK_REMEDY
 from naiad.config.model import Json
 from naiad.config.proto.model_config_pb2 import ModelConfig
-from naiad.config.proto_json import message_to_json
+from naiad.config.proto_json import json_to_message, message_to_json
 
 FILE_NAME: Final = "config.pbtxt"
 CONFIG_BYTES_MAX: Final = 2**20
@@ -49,6 +49,16 @@ def parse(data: bytes, *, file: str = FILE_NAME) -> Parsed:
     if fault is not None:
         return Parsed(None, [fault])
     return Parsed(*message_to_json(message))
+
+
+def render(config: Json) -> str:
+    """The config.pbtxt of a JSON config; what has its default value is left out.
+
+    Raises RequestError when it is no ModelConfig.
+    """
+    return text_format.MessageToString(
+        json_to_message(config), as_utf8=True, use_short_repeated_primitives=True
+    )
 
 
 def _decode(data: bytes, file: str) -> tuple[str, Fault | None]:

@@ -1,0 +1,203 @@
+"""An ONNX file parsed by TensorRT and built into a plan: all calls into the module are here.
+
+TensorRT reports failures through its logger and returns None or False; here they are CommandFailed
+with its own last words. It is used as of version 10.13, with what 11 and RTX still have.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from naiad.cli.building.modules import Toolkit
+from naiad.cli.building.profiles import Profile
+from naiad.cli.building.progress import Messages, Phases, logger_of, monitor_of
+from naiad.cli.exit_codes import ExitCode
+from naiad.cli.failure import CommandFailed
+from naiad.config.faults import listed
+from naiad.worker.backends.completion import DeclaredTensor
+
+DATATYPES: Final = {
+    "FLOAT": "FP32",
+    "HALF": "FP16",
+    "BF16": "BF16",
+    "INT8": "INT8",
+    "INT32": "INT32",
+    "INT64": "INT64",
+    "BOOL": "BOOL",
+    "UINT8": "UINT8",
+}
+"""TensorRT's names of what a request can carry."""
+PARSER_ERRORS_MAX: Final = 10
+CURRENT: Final = "current"
+
+
+class Limits(NamedTuple):
+    """What a build may use, and for which GPUs it is. Empty capabilities: the module's default."""
+
+    workspace_bytes: int = 0
+    capabilities: tuple[str, ...] = ()
+
+
+class EngineBuilder:
+    """One network on its way to one plan. Everything it made must live as long as it does."""
+
+    def __init__(self, toolkit: Toolkit, messages: Messages) -> None:
+        trt: Any = toolkit.module
+        self._toolkit = toolkit
+        self._trt = trt
+        self._messages = messages
+        self._logger = logger_of(toolkit.module, messages)
+        try:
+            self._builder = trt.Builder(self._logger)
+        except (TypeError, RuntimeError) as fault:  # pybind11's words for a factory without result
+            raise self._failed(f"{toolkit} cannot make a builder ({fault})") from fault
+        self._network = self._builder.create_network(0)
+        self._parser = trt.OnnxParser(self._network, self._logger)
+        self._cache: Any = None
+
+    def parse(self, path: str) -> tuple[list[DeclaredTensor], list[DeclaredTensor]]:
+        """Read the ONNX file, with the external data beside it; its inputs and outputs."""
+        if not self._parser.parse_from_file(path):
+            count = self._parser.num_errors
+            errors = [self._parser.get_error(i) for i in range(min(count, PARSER_ERRORS_MAX))]
+            said = "\n".join(f"  {parser_error(error)}" for error in errors)
+            raise CommandFailed(f"{self._toolkit} cannot read {path}:\n{said}")
+        network = self._network
+        inputs = [network.get_input(index) for index in range(network.num_inputs)]
+        outputs = [network.get_output(index) for index in range(network.num_outputs)]
+        shapes = [tensor.name for tensor in (*inputs, *outputs) if tensor.is_shape_tensor]
+        if shapes:
+            raise CommandFailed(
+                f"{listed(shapes)}: shape tensors (whose values decide shapes) are not in this "
+                "release; make them constants of the ONNX"
+            )
+        return list(map(_declared, inputs)), list(map(_declared, outputs))
+
+    def build(
+        self, profiles: Sequence[Profile], limits: Limits, cache: bytes | None, phases: Phases
+    ) -> memoryview:
+        """The plan. `cache` is a timing cache to begin with; None: none is used."""
+        trt = self._trt
+        config = self._builder.create_builder_config()
+        for profile in profiles:
+            made = self._builder.create_optimization_profile()
+            for name, ranged in profile.items():
+                made.set_shape(name, *ranged)
+            if config.add_optimization_profile(made) < 0:
+                raise self._failed(f"{self._toolkit} takes no profile {shown(profile)}")
+        if limits.workspace_bytes:
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, limits.workspace_bytes)
+        self._set_capabilities(config, limits.capabilities)
+        if cache is not None:
+            self._set_cache(config, cache)
+        monitor = monitor_of(self._toolkit.module, phases)
+        if monitor is not None:
+            config.progress_monitor = monitor
+        plan = interruptible(
+            lambda: self._builder.build_serialized_network(self._network, config), phases.cancel
+        )
+        if plan is None:
+            raise self._failed(f"{self._toolkit} built no plan")
+        return memoryview(plan)
+
+    def timing_cache(self) -> bytes:
+        """What was measured by the last build that used a cache."""
+        return bytes(self._cache.serialize())
+
+    def _set_cache(self, config: Any, cache: bytes) -> None:
+        self._cache = config.create_timing_cache(cache)
+        if not config.set_timing_cache(self._cache, False):
+            # Of another TensorRT or another GPU: what it holds says nothing here.
+            self._cache = config.create_timing_cache(b"")
+            config.set_timing_cache(self._cache, False)
+
+    def _set_capabilities(self, config: Any, wanted: Sequence[str]) -> None:
+        if not wanted:
+            return
+        known = capabilities(self._trt)
+        if not known:
+            raise CommandFailed(
+                f"{self._toolkit} builds for the GPU of this machine; "
+                "--compute-capability is for tensorrt_rtx",
+                ExitCode.USAGE,
+            )
+        unknown = [each for each in wanted if each not in known]
+        if unknown:
+            raise CommandFailed(
+                f"{self._toolkit} does not build for compute capability {listed(unknown)}; "
+                f"it builds for {listed(list(known))}",
+                ExitCode.USAGE,
+            )
+        config.num_compute_capabilities = len(wanted)
+        for index, each in enumerate(wanted):
+            if not config.set_compute_capability(known[each], index):
+                raise self._failed(f"{self._toolkit} refuses compute capability {each} here")
+
+    def _failed(self, what: str) -> CommandFailed:
+        said = "".join(f"\n  {line}" for line in self._messages.errors)
+        return CommandFailed(f"{what}{':' if said else ''}{said}")
+
+
+def _declared(tensor: Any) -> DeclaredTensor:
+    name = tensor.dtype.name
+    if name not in DATATYPES:
+        raise CommandFailed(
+            f'"{tensor.name}" is {name}, which no request can carry; cast it inside the ONNX to '
+            f"one of {listed(list(DATATYPES.values()))}"
+        )
+    return DeclaredTensor(tensor.name, DATATYPES[name], tuple(tensor.shape))
+
+
+def parser_error(error: Any) -> str:
+    """One of the parser's errors: the node of the ONNX where there is one, then why."""
+    if error.node() < 0:
+        return str(error.desc())
+    return f'node {error.node()} "{error.node_name()}" ({error.node_operator()}): {error.desc()}'
+
+
+def shown(profile: Profile) -> str:
+    return ", ".join(f"{name} {ranged}" for name, ranged in profile.items())
+
+
+def capabilities(trt: Any) -> dict[str, Any]:
+    """What this TensorRT can build for besides the GPU at hand: "8.9", "12.0", ..., "current"."""
+    known = getattr(trt, "ComputeCapability", None)
+    if known is None:
+        return {}
+    members = known.__members__
+    numbered = {
+        f"{name[2:-1]}.{name[-1]}": member
+        for name, member in members.items()
+        if name.startswith("SM")
+    }
+    return {**numbered, CURRENT: members["CURRENT"]}
+
+
+def interruptible(call: Callable[[], Any], cancel: Callable[[], None]) -> Any:
+    """The call's result. Ctrl-C asks for its end and waits; a second one does not wait.
+
+    TensorRT calls back into Python, so a signal must not be handled inside its build: the call gets
+    a thread of its own.
+    """
+    results: list[Any] = []
+    faults: list[BaseException] = []
+    thread = threading.Thread(target=lambda: _keep(call, results, faults), daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        cancel()
+        thread.join()
+        raise
+    for fault in faults:
+        raise fault
+    return results[0]
+
+
+def _keep(call: Callable[[], Any], results: list[Any], faults: list[BaseException]) -> None:
+    try:
+        results.append(call())
+    except BaseException as fault:
+        faults.append(fault)

@@ -1,0 +1,76 @@
+"""What config.pbtxt says of a plan: that of its ONNX, made over for the TensorRT backend. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from naiad.cli.building.profiles import Profile, batch_sizes
+from naiad.config.backends import BACKEND_PLATFORM
+from naiad.config.model import Json, ModelConfig
+
+BACKEND: Final = "tensorrt"
+ONNX_PARAMETERS: Final = frozenset(
+    {
+        "intra_op_thread_count",
+        "inter_op_thread_count",
+        "execution_mode",
+        "enable_mem_arena",
+        "enable_mem_pattern",
+        "memory.enable_memory_arena_shrinkage",
+        "cudnn_conv_algo_search",
+        "gpu_mem_limit",
+        "arena_extend_strategy",
+        "do_copy_in_default_stream",
+    }
+)
+"""Said to ONNX Runtime alone."""
+ONNX_PARAMETER_PREFIX: Final = "session."
+ONNX_OPTIMIZATIONS: Final = ("graph", "execution_accelerators")
+
+
+def plan_config(config: ModelConfig, filename: str, profiles: Sequence[Profile]) -> Json:
+    """The JSON of the plan's config: everything of the ONNX's that still means something.
+
+    `config` is completed, with all inputs and outputs. Its batches are no larger than the plan's.
+    Instances move to a GPU; with several profiles each instance has all of them, so that the one
+    that fits best can be chosen for each batch.
+    """
+    json = config.to_json()
+    json["backend"] = BACKEND
+    json["platform"] = BACKEND_PLATFORM[BACKEND]
+    json["default_model_filename"] = filename
+    if config.max_batch_size > 0 and profiles:
+        greatest = max(most for _, most in batch_sizes(profiles))
+        json["max_batch_size"] = min(config.max_batch_size, greatest)
+        _limit_preferred(json)
+    json["instance_group"] = _instance_groups(json, len(profiles))
+    json["parameters"] = {
+        key: value
+        for key, value in (json.get("parameters") or {}).items()
+        if key not in ONNX_PARAMETERS and not key.startswith(ONNX_PARAMETER_PREFIX)
+    }
+    optimization = json.get("optimization")
+    if optimization:
+        json["optimization"] = {
+            key: value for key, value in optimization.items() if key not in ONNX_OPTIMIZATIONS
+        }
+    return json
+
+
+def _limit_preferred(json: Json) -> None:
+    batching = json.get("dynamic_batching")
+    if batching and batching.get("preferred_batch_size"):
+        sizes = [
+            size for size in batching["preferred_batch_size"] if size <= json["max_batch_size"]
+        ]
+        json["dynamic_batching"] = {**batching, "preferred_batch_size": sizes}
+
+
+def _instance_groups(json: Json, profile_count: int) -> list[Json]:
+    given = json.get("instance_group") or []
+    on_gpu = [group for group in given if group.get("kind") == "KIND_GPU"]
+    profile = [str(index) for index in range(profile_count)] if profile_count > 1 else []
+    return [
+        {**group, "profile": profile} for group in on_gpu or [{"kind": "KIND_GPU", "count": 1}]
+    ]
