@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import click
@@ -33,7 +33,6 @@ from naiad.cli.failure import CommandFailed
 from naiad.cli.streams import complain
 from naiad.cli.tables import table
 from naiad.config.model import Json, ModelConfig
-from naiad.config.names import visible
 from naiad.config.pbtxt import render
 from naiad.protocol.errors import NaiadError, RequestError
 from naiad.worker.backends.completion import complete_config
@@ -141,6 +140,8 @@ def build(
     if source.config.max_batch_size <= 0 < config.max_batch_size and requests:
         greatest = max(most for _, most in batch_sizes(profiles))
         config = config.with_fields(max_batch_size=greatest)
+    json = plan_config(config, os.path.basename(plan_path), profiles)
+    text = render(json)
     limits = Limits((workspace_mib or 0) * MIB, capabilities)
     cache = read_cache(timing_cache) if timing_cache else None
     begun_s = time.monotonic()
@@ -153,46 +154,40 @@ def build(
     write_whole(plan_path, plan)
     if timing_cache:
         write_whole(timing_cache, builder.timing_cache())
-    json = plan_config(config, os.path.basename(plan_path), profiles)
     complain(
         f"{plan_path}: {plan.nbytes / 1e6:.1f} MB in {took_s:.1f} s; it runs with {toolkit} only"
     )
     if profiles:
         click.echo(_as_table(profiles), err=True)
-    for note in _notes(source, plan_path, config, json, profiles):
+    for note in [*_batch_notes(config, json, profiles), *_place_notes(source, plan_path)]:
         complain(note)
-    _give_config(json, written if write_config else "")
-
-
-def _give_config(json: Json, path: str) -> None:
-    text = render(json)
-    if path:
-        write_whole(path, text.encode())
-        complain(f"{path}: written")
+    if write_config:
+        write_whole(written, text.encode())
+        complain(f"{written}: written")
     else:
         click.echo(text, nl=False)
 
 
-def _notes(
-    source: Source, plan_path: str, config: ModelConfig, json: Json, profiles: Sequence[Profile]
-) -> list[str]:
+def _batch_notes(config: ModelConfig, json: Json, profiles: Sequence[Profile]) -> Iterator[str]:
     """What a person would otherwise find out when the model is served."""
-    notes = []
+    if config.max_batch_size <= 0:
+        return
     most = json["max_batch_size"]
-    if config.max_batch_size > 0:
-        if most < config.max_batch_size:
-            notes.append(f"max_batch_size is {most} now, not {config.max_batch_size}")
-        for first, last in batch_gaps(profiles, most) if profiles else ():
-            sizes = str(first) if first == last else f"{first} to {last}"
-            notes.append(f"no profile takes batches of {sizes}: such requests will fail")
+    if most < config.max_batch_size:
+        yield f"max_batch_size is {most} now, not {config.max_batch_size}"
+    for first, last in batch_gaps(profiles, most):
+        sizes = str(first) if first == last else f"{first} to {last}"
+        yield f"no profile takes batches of {sizes}: such requests will fail"
+
+
+def _place_notes(source: Source, plan_path: str) -> Iterator[str]:
     if os.path.dirname(plan_path) != os.path.dirname(source.plan):
-        notes.append(f"a server looks for the plan at {source.plan}")
+        yield f"a server looks for the plan in {os.path.dirname(source.plan)}"
     elif not source.names_engine:
-        notes.append(
-            "no config.pbtxt names this model's backend, so from its next load on the plan is "
-            "served instead of the ONNX"
+        yield (
+            "no config.pbtxt named this model's backend, so from its next load on the plan is "
+            "served, not the ONNX"
         )
-    return [visible(note) for note in notes]
 
 
 def _as_table(profiles: Sequence[Profile]) -> str:

@@ -151,10 +151,12 @@ def _declared(tensor: Any) -> DeclaredTensor:
 
 
 def parser_error(error: Any) -> str:
-    """One of the parser's errors: the node of the ONNX where there is one, then why."""
+    """One of the parser's errors: the node of the ONNX where there is one, its kind, then why."""
+    said = f"{error.code().name}: {error.desc()}"
     if error.node() < 0:
-        return str(error.desc())
-    return f'node {error.node()} "{error.node_name()}" ({error.node_operator()}): {error.desc()}'
+        return said
+    name = f' "{error.node_name()}"' if error.node_name() else ""
+    return f"node {error.node()}{name} ({error.node_operator()}): {said}"
 
 
 def shown(profile: Profile) -> str:

@@ -1,4 +1,4 @@
-"""Where a plan and its config are written: whole or not at all, over nothing that nobody gave up."""
+"""Where a plan and its config are written: whole or not at all, and over nothing unasked."""
 
 from __future__ import annotations
 

@@ -71,6 +71,4 @@ def _instance_groups(json: Json, profile_count: int) -> list[Json]:
     given = json.get("instance_group") or []
     on_gpu = [group for group in given if group.get("kind") == "KIND_GPU"]
     profile = [str(index) for index in range(profile_count)] if profile_count > 1 else []
-    return [
-        {**group, "profile": profile} for group in on_gpu or [{"kind": "KIND_GPU", "count": 1}]
-    ]
+    return [{**group, "profile": profile} for group in on_gpu or [{"kind": "KIND_GPU", "count": 1}]]

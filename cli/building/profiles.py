@@ -104,8 +104,8 @@ def choose_profiles(
     if not free:
         if requests:
             raise RequestError(
-                "every dimension of every input is fixed in the ONNX, so there is nothing a profile "
-                "could say; leave --profile out, or export the model with free dimensions"
+                "every dimension of every input is fixed in the ONNX, which leaves nothing for a "
+                "profile to say; leave --profile out, or export the model with free dimensions"
             )
         return []
     names = [tensor.name for tensor in config.inputs]
