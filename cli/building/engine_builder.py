@@ -6,15 +6,17 @@ with its own last words. It is used as of version 10.13, with what 11 and RTX st
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from naiad.cli.building.modules import Toolkit
 from naiad.cli.building.profiles import Profile
 from naiad.cli.building.progress import Messages, Phases, logger_of, monitor_of
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
+from naiad.cli.streams import complain
 from naiad.config.faults import listed
 from naiad.worker.backends.completion import DeclaredTensor
 
@@ -96,7 +98,9 @@ class EngineBuilder:
         if monitor is not None:
             config.progress_monitor = monitor
         plan = interruptible(
-            lambda: self._builder.build_serialized_network(self._network, config), phases.cancel
+            lambda: self._builder.build_serialized_network(self._network, config),
+            phases.cancel,
+            lambda: _leave(phases),
         )
         if plan is None:
             raise self._failed(f"{self._toolkit} built no plan")
@@ -177,29 +181,44 @@ def capabilities(trt: Any) -> dict[str, Any]:
     return {**numbered, CURRENT: members["CURRENT"]}
 
 
-def interruptible(call: Callable[[], Any], cancel: Callable[[], None]) -> Any:
-    """The call's result. Ctrl-C asks for its end and waits; a second one does not wait.
+def interruptible(
+    call: Callable[[], Any], cancel: Callable[[], None], leave: Callable[[], NoReturn]
+) -> Any:
+    """The call's result. Ctrl-C asks for its end and waits for it; a second one leaves.
 
     TensorRT calls back into Python, so a signal must not be handled inside its build: the call gets
-    a thread of its own.
+    a thread of its own. Waiting is for an event: a join() that was interrupted believes the thread
+    has ended (Python 3.11, 3.12).
     """
+    ended = threading.Event()
     results: list[Any] = []
     faults: list[BaseException] = []
-    thread = threading.Thread(target=lambda: _keep(call, results, faults), daemon=True)
-    thread.start()
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as fault:
+            faults.append(fault)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
     try:
-        thread.join()
+        ended.wait()
     except KeyboardInterrupt:
         cancel()
-        thread.join()
+        try:
+            ended.wait()
+        except KeyboardInterrupt:
+            leave()
         raise
-    for fault in faults:
-        raise fault
+    if faults:
+        raise faults[0]
     return results[0]
 
 
-def _keep(call: Callable[[], Any], results: list[Any], faults: list[BaseException]) -> None:
-    try:
-        results.append(call())
-    except BaseException as fault:
-        faults.append(fault)
+def _leave(phases: Phases) -> NoReturn:
+    """At once: Python's own end would pull the thread out from under TensorRT, which aborts."""
+    phases.close()
+    complain("interrupted")
+    os._exit(ExitCode.INTERRUPTED)
