@@ -6,6 +6,7 @@ What is said on the way goes to stderr; stdout is the config alone, so that it c
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -196,4 +197,4 @@ def _as_table(profiles: Sequence[Profile]) -> str:
         for index, profile in enumerate(profiles)
         for name, ranged in profile.items()
     ]
-    return table(("PROFILE", "INPUT", "MIN", "OPT", "MAX"), rows)
+    return table(("PROFILE", "INPUT", "MIN", "OPT", "MAX"), rows, sys.stderr)

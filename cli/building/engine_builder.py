@@ -202,12 +202,12 @@ def interruptible(
         finally:
             ended.set()
 
-    threading.Thread(target=run, daemon=True).start()
     try:
+        threading.Thread(target=run, daemon=True).start()  # which waits too, for its first step
         ended.wait()
     except KeyboardInterrupt:
-        cancel()
         try:
+            cancel()
             ended.wait()
         except KeyboardInterrupt:
             leave()
