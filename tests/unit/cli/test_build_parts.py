@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -38,7 +38,7 @@ def test_the_newest_version_with_an_onnx_file_is_built(tmp_path: Path) -> None:
     assert source.onnx == f"{model}/10/model.onnx"
     assert find_source(model, 9).version == 9
     assert source.config.name == "m"
-    assert not (source.has_config or source.names_engine or source.serves_plan)
+    assert [source.has_config, source.names_engine, source.serves_plan] == [False] * 3
 
 
 def test_names_follow_the_config_and_a_directory_holds_external_data(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     files.write_whole(str(path), memoryview(b"two"))
     assert path.read_bytes() == b"two"
     assert os.listdir(path.parent) == ["plan"]
-    with pytest.raises(CommandFailed, match="cannot write .*Is a directory"):
+    with pytest.raises(CommandFailed, match=r"cannot write .*Is a directory"):
         files.write_whole(str(path.parent), b"")
     assert os.listdir(tmp_path) == ["new"]
     with pytest.raises(CommandFailed, match="--force") as fault:
@@ -113,51 +113,55 @@ def test_a_timing_cache_may_be_missing_but_not_be_anything(tmp_path: Path) -> No
         files.read_cache(str(huge))
 
 
+class Installed:
+    """Which TensorRTs can be imported, instead of those of this machine."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self._monkeypatch, self._folder = monkeypatch, folder
+        for names in modules.MODULES.values():
+            for name in names:
+                monkeypatch.setitem(sys.modules, name, None)  # import: ModuleNotFoundError
+
+    def has(self, name: str) -> None:
+        made = ModuleType(name)
+        made.__version__ = "1.2"  # type: ignore[attr-defined]
+        self._monkeypatch.setitem(sys.modules, name, made)
+
+    def has_broken(self, name: str) -> None:
+        text = 'raise ImportError("libnvinfer.so.11: no such file")'
+        (self._folder / f"{name}.py").write_text(text)
+        self._monkeypatch.syspath_prepend(str(self._folder))
+        self._monkeypatch.delitem(sys.modules, name)
+
+    def gpus(self, count: int) -> None:
+        self._monkeypatch.setattr(modules, "cuda_device_count", lambda: count)
+
+
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType | Exception]]:
-    """What an import of a TensorRT gives, instead of what this machine has."""
-    known: dict[str, ModuleType | Exception] = {}
-
-    def give(name: str) -> ModuleType:
-        found = known.get(name, ModuleNotFoundError(name))
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    monkeypatch.setattr(modules.importlib, "import_module", give)
-    return known
+def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Installed:
+    return Installed(monkeypatch, tmp_path)
 
 
-def module(name: str) -> ModuleType:
-    made = ModuleType(name)
-    made.__version__ = "1.2"  # type: ignore[attr-defined]
-    return made
-
-
-def test_the_module_is_found_under_both_names_and_by_what_can_build(
-    installed: dict[str, ModuleType | Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(modules, "cuda_device_count", lambda: 0)
-    installed["tensorrt"] = module("tensorrt")
-    installed["tensorrt_rtx_bindings"] = module("tensorrt_rtx_bindings")
+def test_the_module_is_found_under_both_names_and_by_what_can_build(installed: Installed) -> None:
+    installed.has("tensorrt")
+    installed.has("tensorrt_rtx_bindings")
+    installed.gpus(0)
     assert str(modules.find_toolkit("auto")) == "tensorrt_rtx 1.2"
-    monkeypatch.setattr(modules, "cuda_device_count", lambda: 1)
+    installed.gpus(1)
     assert modules.find_toolkit("auto").name == "tensorrt"
     assert modules.find_toolkit("tensorrt_rtx").is_rtx
-    installed["tensorrt"] = ImportError("libnvinfer.so.11: no such file")
+    installed.has_broken("tensorrt")
     assert modules.find_toolkit("auto").is_rtx
 
 
-def test_what_is_missing_is_said_with_the_command_that_installs_it(
-    installed: dict[str, ModuleType | Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(modules, "cuda_device_count", lambda: 0)
+def test_what_is_missing_is_said_with_the_command_that_installs_it(installed: Installed) -> None:
+    installed.gpus(0)
     with pytest.raises(CommandFailed, match=r'pip install "naiad\[rtx\]"'):
         modules.find_toolkit("auto")
     with pytest.raises(CommandFailed, match="--runtime tensorrt_rtx, which needs none"):
         modules.find_toolkit("tensorrt")
-    monkeypatch.setattr(modules, "cuda_device_count", lambda: 1)
-    installed["tensorrt"] = ImportError("libnvinfer.so.11: no such file")
+    installed.gpus(1)
+    installed.has_broken("tensorrt")
     with pytest.raises(CommandFailed, match=r'libnvinfer.*pip install "naiad\[tensorrt\]"; .*rtx'):
         modules.find_toolkit("auto")
 
@@ -177,7 +181,7 @@ def test_errors_are_kept_once_and_the_last_ones(capsys: pytest.CaptureFixture[st
 def test_ctrl_c_asks_for_the_end_and_waits_for_it() -> None:
     phases, main_thread = Phases(), threading.main_thread().ident
     assert main_thread is not None
-    seen = []
+    seen: list[bool] = []
 
     def call() -> None:
         signal.pthread_kill(main_thread, signal.SIGINT)
@@ -247,6 +251,7 @@ class FakeTensorRT(ModuleType):
             return self.config
 
         def build_serialized_network(self, network: Any, config: Any) -> bytes:
+            assert isinstance(config, FakeBuilderConfig)
             return b"plan with " + config.cache.content
 
     class OnnxParser:
