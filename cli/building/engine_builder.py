@@ -55,7 +55,9 @@ class EngineBuilder:
             self._builder = trt.Builder(self._logger)
         except (TypeError, RuntimeError) as fault:  # pybind11's words for a factory without result
             raise self._failed(f"{toolkit} cannot make a builder ({fault})") from fault
-        self._network = self._builder.create_network(0)
+        # Precision as the ONNX has it: what 11 and RTX always do, and 10 when it is told.
+        typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+        self._network = self._builder.create_network(typed)
         self._parser = trt.OnnxParser(self._network, self._logger)
         self._cache: Any = None
 

@@ -143,6 +143,16 @@ def test_free_dimensions_need_a_profile(tmp_path: Path, capsys: pytest.CaptureFi
     assert built(directory, "--profile", "4:2:1") == ExitCode.USAGE
 
 
+@pytest.mark.parametrize("datatype", ["FP16", "BF16", "INT64", "BOOL"])
+def test_precision_is_that_of_the_onnx(
+    tmp_path: Path, datatype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = write_echo(tmp_path / "echo", datatype, [None, 4])
+    assert built(directory) == ExitCode.DONE
+    made = config_of(capsys.readouterr().out)
+    assert [tensor.data_type for tensor in (*made.inputs, *made.outputs)] == [datatype] * 2
+
+
 def test_a_config_that_contradicts_the_onnx_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,4 +208,5 @@ def test_the_names_that_only_the_full_module_uses_are_real() -> None:
     document = rtx.IBuilderConfig.set_timing_cache.__doc__
     assert "cache" in document
     assert "ignore_mismatch: bool) -> bool" in document
+    assert "STRONGLY_TYPED" in rtx.NetworkDefinitionCreationFlag.__members__
     assert {"8.9", "12.0", "current"} <= capabilities(rtx).keys()

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from enum import IntEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -240,11 +241,15 @@ class FakeTensorRT(ModuleType):
     class ILogger:
         pass
 
+    class NetworkDefinitionCreationFlag(IntEnum):
+        STRONGLY_TYPED = 1
+
     class Builder:
         def __init__(self, logger: Any) -> None:
             self.config = FakeBuilderConfig()
 
         def create_network(self, flags: int) -> Any:
+            assert flags == 1 << FakeTensorRT.NetworkDefinitionCreationFlag.STRONGLY_TYPED
             return object()
 
         def create_builder_config(self) -> Any:
