@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 
 from naiad.config.settings import seconds
 from naiad.protocol.endpoints import Endpoints
+from naiad.worker.backends.base import InstanceLost
 from naiad.worker.backends.registry import find_backend, importable_backends
 from naiad.worker.exception_text import described
 from naiad.worker.exit_codes import ExitCode
@@ -63,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         code = loop.run()
         loop.close()
+    except InstanceLost as lost:
+        log.line(f"ends at once, and another takes over: {lost}")
+        code = ExitCode.INSTANCE_LOST
     except BaseException as fault:
         log.failure(f"a fault of the worker itself: {described(fault)}", fault)
         code = ExitCode.FAULT

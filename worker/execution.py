@@ -17,7 +17,13 @@ from naiad.protocol.errors import Code, InternalError, ModelError, NaiadError, R
 from naiad.protocol.messages import BatchRequest, BatchResult, Durations
 from naiad.shm.layout import is_written_over
 from naiad.shm.page import SlotPage
-from naiad.worker.backends.base import Backend, ModelInstance, ModelRequest, ModelResponse
+from naiad.worker.backends.base import (
+    Backend,
+    InstanceLost,
+    ModelInstance,
+    ModelRequest,
+    ModelResponse,
+)
 from naiad.worker.batch import Buffer, Lender, ReceivedBatch, RequestReader, ResultWriter
 from naiad.worker.exception_text import described, own_error, place_below
 from naiad.worker.log import Log
@@ -130,6 +136,8 @@ class Execution:
             responses = self.backend.execute(requests)
             if len(responses) != len(requests):
                 raise self._rules.wrong_count(len(requests), len(responses))
+        except InstanceLost:
+            raise
         except BaseException as fault:
             if len(requests) > 1 and self._may_run_again(batch):
                 self._splits += 2

@@ -26,3 +26,5 @@ class ExitCode(IntEnum):
     """A second TERM, or the grace of a stop was over: work was left undone."""
     RUN_DIR = 8
     """The run directory cannot be used."""
+    INSTANCE_LOST = 9
+    """The model's device or engine can do nothing more in this process; the last line says why."""

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+class InstanceLost(BaseException):
+    """This process can run nothing more, for instance because its GPU ended its context.
+
+    The worker ends at once, with this text; what it was executing is judged as at any death. Not an
+    Exception, so that nothing on its way takes it for a failed batch.
+    """
+
+
 class InputTensor(Protocol):
     """One input of one request: bytes in shared memory or in a message, valid during execute only.
 
@@ -117,7 +125,8 @@ class Backend(Protocol):
         """Answers in the order of the requests; a NaiadError fails its request alone.
 
         Anything raised fails the whole batch: the worker then runs it again by halves
-        (naiad.split_failed_batches), so that only the guilty request fails.
+        (naiad.split_failed_batches), so that only the guilty request fails. InstanceLost ends the
+        worker instead.
         """
         ...
 

@@ -8,7 +8,7 @@ import pytest
 
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, RequestError
-from naiad.worker.backends.base import ModelRequest, ModelResponse, OutputTensor
+from naiad.worker.backends.base import InstanceLost, ModelRequest, ModelResponse, OutputTensor
 from naiad.worker.execution import ERROR_CHARS_MAX, ExecutedBatch
 from naiad.worker.tensors import pack_bytes
 from support.worker_parts import (
@@ -263,6 +263,15 @@ def test_an_exit_inside_the_model_is_its_error_and_nothing_more() -> None:
 
     done = execution_of(ScriptedBackend(leave), CONFIG).run(batch_of([fp32(1)], [bytes(16)]), set())
     assert done.results[0].error == (Code.MODEL_ERROR, "SystemExit: 3", False)
+
+
+def test_a_lost_instance_is_nobodys_failed_batch() -> None:
+    def loses(request: ModelRequest) -> ModelResponse:
+        raise InstanceLost("CUDA error 719")
+
+    execution = execution_of(ScriptedBackend(loses), CONFIG)
+    with pytest.raises(InstanceLost, match="CUDA error 719"):
+        execution.run(batch_of([fp32(1), fp32(2)], [bytes(16)]), set())
 
 
 def test_the_error_names_the_line_of_the_models_own_file(tmp_path: Any) -> None:
