@@ -53,11 +53,17 @@ KNOWN_BACKENDS: Final = frozenset(PLATFORM_BACKEND.values()) | {
     "python",
     "identity",
 }
-NOT_IN_THIS_RELEASE: Final = frozenset({"tensorflow", "pytorch", "tensorrt", "openvino"})
+NOT_IN_THIS_RELEASE: Final = frozenset({"tensorflow", "pytorch", "openvino"})
 """Known by name and not shipped; a package of somebody else may still bring one."""
 TELLS_NOTHING: Final = frozenset({"identity"})
 """Backends that complete no config: what is left out there, nobody fills in."""
 GPU_ONLY_BACKENDS: Final = frozenset({"tensorrt"})
+TENSORRT_MODULES: Final = ("tensorrt", "tensorrt_lean", "tensorrt_rtx")
+"""Python modules that the backend "tensorrt" runs engines with; one is enough. Each is a thin
+package over `<name>_bindings`, which may be there alone."""
+TENSORRT_BINDINGS: Final = tuple(f"{name}_bindings" for name in TENSORRT_MODULES)
+SHAPE_TENSOR_BACKENDS: Final = frozenset({"tensorrt"})
+"""Backends that give the engine inputs to compute shapes from."""
 
 _SUFFIX_BACKEND: Final[Mapping[str, str]] = {
     ".plan": "tensorrt",
@@ -103,8 +109,9 @@ def way_out(backend: str, devices: str) -> str:
         )
     if backend == "tensorrt":
         return (
-            'backend "tensorrt" is not in this release and needs an NVIDIA GPU (visible devices: '
-            f'{devices}); serve the ONNX file the engine was built from with backend: "onnxruntime"'
+            'backend "tensorrt" is not installed; it needs an NVIDIA GPU (visible devices: '
+            f'{devices}) and pip install "naiad[tensorrt]"; or serve the ONNX file the engine was '
+            'built from with backend: "onnxruntime"'
         )
     if backend == "openvino":
         return (

@@ -13,6 +13,7 @@ from naiad.config.backends import (
     BACKEND_PLATFORM,
     DEFAULT_FILENAME,
     ENSEMBLE,
+    GPU_ONLY_BACKENDS,
     KNOWN_BACKENDS,
     PLATFORM_BACKEND,
     WELL_KNOWN_FILES,
@@ -25,6 +26,8 @@ from naiad.config.names import printable
 from naiad.config.surroundings import CPU_ONLY, Surroundings
 
 SEQUENCE_IDLE_US: Final = 1_000_000
+FIRST_GPU: Final = 0
+"""Of a model that runs on GPUs only, while nobody has counted them: its worker finds out."""
 ONNXRUNTIME_CPU_COUNT: Final = 2
 """Triton's default count of a CPU instance group of an ONNX model that gives none."""
 
@@ -198,7 +201,12 @@ def _instance_group(
         **given,
     }
     group["name"] = group["name"] or default_name
-    if group["kind"] == "KIND_AUTO":
+    if backend in GPU_ONLY_BACKENDS:
+        if group["kind"] == "KIND_AUTO":
+            group["kind"] = "KIND_GPU"
+        if group["kind"] == "KIND_GPU" and not group["gpus"]:
+            group["gpus"] = list(range(gpu_count)) or [FIRST_GPU]
+    elif group["kind"] == "KIND_AUTO":
         on_gpu = gpu_count > 0 and all(gpu < gpu_count for gpu in group["gpus"])
         group["kind"] = "KIND_GPU" if on_gpu else "KIND_CPU"
         if not on_gpu:

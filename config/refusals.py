@@ -14,6 +14,7 @@ from naiad.config.backends import (
     ENTRY_POINT_GROUP,
     GPU_ONLY_BACKENDS,
     NOT_IN_THIS_RELEASE,
+    SHAPE_TENSOR_BACKENDS,
     way_out,
 )
 from naiad.config.faults import did_you_mean, listed
@@ -154,8 +155,13 @@ def _tensors(config: ModelConfig) -> Iterator[str]:
     sides = (("input", config.inputs), ("output", config.outputs))
     for side, tensors in sides:
         for index, tensor in enumerate(tensors):
-            if tensor.is_shape_tensor:
+            if tensor.is_shape_tensor and config.backend not in SHAPE_TENSOR_BACKENDS:
                 yield f"{side}[{index}].is_shape_tensor: shape tensors are {RELEASE}"
+            elif tensor.is_shape_tensor and config.max_batch_size > 0:
+                yield (
+                    f"{side}[{index}].is_shape_tensor: batches with shape tensors are {RELEASE}; "
+                    "set max_batch_size: 0 and give whole shapes"
+                )
             if tensor.is_non_linear_format_io:
                 yield f"{side}[{index}].is_non_linear_format_io: such formats are {RELEASE}"
 

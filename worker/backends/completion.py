@@ -31,6 +31,7 @@ class DeclaredTensor:
     `dims` is the whole shape, batch dimension included, -1 where the size is free; None when the
     file does not tell the shape. `is_optional`: an input that has a default in the file.
     `is_probed`: the file does not tell, a trial run did: only the number of dims is known.
+    `is_shape_tensor`: the engine computes shapes from its values.
     """
 
     name: str
@@ -38,6 +39,7 @@ class DeclaredTensor:
     dims: Dims | None
     is_optional: bool = False
     is_probed: bool = False
+    is_shape_tensor: bool = False
 
 
 def complete_config(
@@ -46,13 +48,14 @@ def complete_config(
     outputs: Sequence[DeclaredTensor],
     *,
     may_batch: bool = True,
+    rows_max: int | None = None,
 ) -> ModelConfig:
     """The config with max_batch_size, scheduler, inputs and outputs filled in (TRITON: §2).
 
     With max_batch_size 0 (or absent), every first dimension free and no configured dims that count
     the batch dimension themselves, the model batches: max_batch_size 4 and dynamic_batching, unless
-    a scheduler is chosen; not without `may_batch`. Configured inputs must be all that the model
-    requires; configured outputs may be a choice.
+    a scheduler is chosen; not without `may_batch`, and at most `rows_max`. Configured inputs must
+    be all that the model requires; configured outputs may be a choice.
 
     Raises ModelError (LOAD_FAILED) with every contradiction.
     """
@@ -69,8 +72,9 @@ def complete_config(
     if max_batch_size > 0:
         faults += _batch_faults(max_batch_size, used_inputs, used_outputs)
     elif may_batch and used and _batches_by_itself(config, used):
-        changes["max_batch_size"] = max_batch_size = DEFAULT_MAX_BATCH_SIZE
-        if not any(scheduler in config.raw for scheduler in SCHEDULERS):
+        max_batch_size = min(DEFAULT_MAX_BATCH_SIZE, rows_max or DEFAULT_MAX_BATCH_SIZE)
+        changes["max_batch_size"] = max_batch_size
+        if max_batch_size > 1 and not any(scheduler in config.raw for scheduler in SCHEDULERS):
             changes["dynamic_batching"] = {}
     _raise_for(config, faults)
     for field, declared in (("input", used_inputs), ("output", used_outputs)):
@@ -190,6 +194,17 @@ def _entry(
         )
     if field == "input" and declared.is_optional:
         entry["optional"] = True
+    if not given:
+        entry["is_shape_tensor"] = declared.is_shape_tensor
+    elif entry["is_shape_tensor"] != declared.is_shape_tensor:
+        told, found = ("true", "is none") if entry["is_shape_tensor"] else ("false", "is one")
+        faults.append(
+            Fault(
+                where,
+                f"is_shape_tensor is {told}, in the model it {found}",
+                f"set is_shape_tensor: {'false' if told == 'true' else 'true'}",
+            )
+        )
     if entry["dims"]:
         faults += _dims_faults(where, TensorConfig.from_json(entry), declared, max_batch_size)
     elif declared.dims is None:

@@ -13,17 +13,23 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Final, NamedTuple
 
-from naiad.config.backends import ENTRY_POINT_GROUP
+from naiad.config.backends import (
+    ENTRY_POINT_GROUP,
+    TENSORRT_BINDINGS,
+    TENSORRT_MODULES,
+)
 from naiad.protocol.errors import Code, ModelError
 from naiad.worker.backends.base import Backend
 
 
 class BackendSource(NamedTuple):
-    """`target` is "module:attribute"; `needs` are modules it cannot be imported without."""
+    """`target` is "module:attribute"; `needs` are modules it cannot be imported without, and of
+    `one_of` (where there are any) it needs one."""
 
     target: str
     needs: tuple[str, ...] = ()
     remedy: str = ""
+    one_of: tuple[str, ...] = ()
 
 
 BUILT_IN: Final[dict[str, BackendSource]] = {
@@ -34,6 +40,12 @@ BUILT_IN: Final[dict[str, BackendSource]] = {
         "pip install 'naiad[onnx]'",
     ),
     "python": BackendSource("naiad.worker.backends.python:PythonBackend", ("numpy",)),
+    "tensorrt": BackendSource(
+        "naiad.worker.backends.tensorrt.backend:TensorRTBackend",
+        ("numpy", "cuda.bindings"),
+        "pip install 'naiad[tensorrt]', or 'naiad[cuda,rtx]' for plans of TensorRT-RTX",
+        one_of=(*TENSORRT_MODULES, *TENSORRT_BINDINGS),
+    ),
 }
 
 
@@ -52,9 +64,12 @@ def importable_backends() -> tuple[str, ...]:
 
 
 def missing(source: BackendSource) -> list[str]:
-    """The modules that a backend needs and this interpreter has not."""
+    """The modules that a backend needs and this interpreter has not, in words."""
     modules = [*source.needs, source.target.partition(":")[0]]
-    return [module for module in modules if not _exists(module)]
+    absent = [module for module in modules if not _exists(module)]
+    if source.one_of and not any(_exists(module) for module in source.one_of):
+        absent.append(f"one of {', '.join(source.one_of)}")
+    return absent
 
 
 def _exists(module: str) -> bool:

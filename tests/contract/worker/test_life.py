@@ -237,7 +237,7 @@ def test_outputs_that_do_not_fit_the_config(
     ("changed", "said"),
     [
         (config(fail_load="no weights"), "model 'echo' version 1 did not load: no weights"),
-        ({**IDENTITY_CONFIG, "backend": "tensorrt"}, "no backend 'tensorrt'"),
+        ({**IDENTITY_CONFIG, "backend": "openvino"}, "no backend 'openvino'"),
         ({**IDENTITY_CONFIG, "input": 7}, "input: expected list, got int"),
     ],
 )

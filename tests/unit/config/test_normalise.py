@@ -157,6 +157,23 @@ def test_where_instances_run(
 
 
 @pytest.mark.parametrize(
+    ("group", "surroundings", "gpus"),
+    [
+        ({}, Surroundings(), [0]),
+        ({}, TWO_GPUS, [0, 1]),
+        ({"kind": "KIND_GPU"}, CPU_INSTEAD, [0]),
+        ({"gpus": [3]}, Surroundings(), [3]),
+    ],
+)
+def test_engines_are_placed_on_gpus_whatever_was_counted(
+    group: dict[str, Any], surroundings: Surroundings, gpus: list[int]
+) -> None:
+    config = {"backend": "tensorrt", "instance_group": [group]}
+    (placed,) = normalise(config, surroundings)["instance_group"]
+    assert (placed["kind"], placed["gpus"]) == ("KIND_GPU", gpus)
+
+
+@pytest.mark.parametrize(
     ("backend", "group", "count"),
     [
         ("onnxruntime", {"kind": "KIND_CPU"}, 2),

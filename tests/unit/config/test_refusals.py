@@ -64,6 +64,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+def test_shape_tensors_are_for_engines_without_batching() -> None:
+    changes = {"backend": "tensorrt", **tensor("input", is_shape_tensor=True)}
+    backends = ("identity", "tensorrt")
+    assert refused({**changes, "max_batch_size": 0}, backends=backends) == []
+    (sentence,) = refused({**changes, "max_batch_size": 4}, backends=backends)
+    assert "input[0].is_shape_tensor: batches with shape tensors are not in this" in sentence
+
+
 @pytest.mark.parametrize(("changes", "text"), REFUSED.values(), ids=REFUSED.keys())
 def test_refused_by_name(changes: dict[str, Any], text: str) -> None:
     (sentence,) = refused(changes)
@@ -104,7 +112,7 @@ def test_hints_on_speed_pass(changes: dict[str, Any]) -> None:
     [
         ("tensorflow", ["not in any planned release", "tf2onnx", "model.py"]),
         ("pytorch", ["not in this release", "torch.onnx.export", "model.py"]),
-        ("tensorrt", ["not in this release", "visible devices: cpu", "ONNX"]),
+        ("tensorrt", ["not installed; it needs an NVIDIA GPU (visible devices: cpu)", "ONNX"]),
         ("openvino", ["not in this release"]),
         ("dali", ['"dali" is not installed', "identity, onnxruntime, python", "naiad.backends"]),
         ("onnxruntim", ['did you mean "onnxruntime"?']),

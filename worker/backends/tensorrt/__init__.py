@@ -1,0 +1,1 @@
+"""TensorRT engines: one backend for the full, the lean and the RTX runtime."""

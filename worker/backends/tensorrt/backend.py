@@ -1,0 +1,254 @@
+"""The TensorRT backend: requests of equal shapes are joined into one batch and run together.
+
+Loads an engine for one instance (one context per profile of its group), completes the config from
+what the engine declares, and chooses the profile of each batch. Requests come and go in host
+memory; what happens to their bytes is the runner's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+
+from naiad.config.faults import listed
+from naiad.config.model import InstanceGroup, ModelConfig
+from naiad.protocol.errors import NaiadError
+from naiad.worker.backends.base import ModelInstance, ModelRequest, ModelResponse
+from naiad.worker.backends.completion import complete_config
+from naiad.worker.backends.tensorrt import cuda as cuda_calls
+from naiad.worker.backends.tensorrt import engine as declared
+from naiad.worker.backends.tensorrt import runtime
+from naiad.worker.backends.tensorrt.cuda import Cuda
+from naiad.worker.backends.tensorrt.engine import Binding, load_error
+from naiad.worker.backends.tensorrt.memory import DeviceBuffers, ResultMemory
+from naiad.worker.backends.tensorrt.profiles import Profile, Shape, chosen
+from naiad.worker.backends.tensorrt.runner import ProfileRunner
+
+STRATEGY_PARAMETER: Final = "execution_context_allocation_strategy"
+STRATEGIES: Final = ("STATIC", "ON_PROFILE_CHANGE")
+
+_log = logging.getLogger(__name__)
+
+
+class TensorRTBackend:
+    """One instance; all calls on one thread. `importer` is for tests, which plant modules."""
+
+    def __init__(self, importer: runtime.Importer = import_module) -> None:
+        self._importer = importer
+        self._instance_name = ""
+        self._config = ModelConfig("")
+        self._batches = False
+        self._shapes_differ = False
+        self._inputs: dict[str, Binding] = {}
+        self._host_inputs: tuple[str, ...] = ()
+        self._scalars: frozenset[str] = frozenset()
+        self._runners: list[ProfileRunner] = []
+        self._profiles: tuple[Profile, ...] = ()
+
+    def load(self, instance: ModelInstance) -> ModelConfig:
+        """Deserialise the engine, complete the config, take all memory that batches will need."""
+        if instance.kind == "KIND_CPU":
+            raise load_error('backend "tensorrt" runs on GPUs only, got KIND_CPU: use KIND_GPU')
+        strategy = instance.config.parameters.get(STRATEGY_PARAMETER, STRATEGIES[0])
+        if strategy not in STRATEGIES:
+            raise load_error(
+                f'parameters["{STRATEGY_PARAMETER}"]: expected {listed(STRATEGIES)}, '
+                f'got "{strategy}"'
+            )
+        self._instance_name = instance.instance_name
+        self._cuda = cuda = Cuda(
+            self._importer(cuda_calls.MODULE), instance.name, instance.device_id
+        )
+        path = runtime.plan_path(instance, cuda.compute_capability())
+        plan = runtime.read_plan(path)
+        trt = runtime.trt_module(instance, plan, self._importer)
+        self._loaded = loaded = runtime.LoadedEngine(trt, plan, path, cuda)
+        del plan
+        bindings = declared.read_bindings(trt, loaded.engine)
+        wanted = group_of(instance).profile
+        self._profiles = declared.read_profiles(loaded.engine, bindings, wanted)
+        declared.check_formats(trt, loaded.engine, bindings, self._profiles)
+        self._config = config = self._completed(instance, bindings)
+        self._read(config, bindings)
+        self._take_memory(bindings, strategy)
+        return config
+
+    def _completed(self, instance: ModelInstance, bindings: Sequence[Binding]) -> ModelConfig:
+        rows_max = declared.rows_max(bindings, self._profiles)
+        config = complete_config(
+            instance.config,
+            [binding.declared() for binding in bindings if binding.is_input],
+            [binding.declared() for binding in bindings if not binding.is_input],
+            may_batch=instance.auto_complete
+            and rows_max is not None
+            and not any(binding.is_host for binding in bindings),
+            rows_max=rows_max,
+        )
+        if config.max_batch_size > 0:
+            if any(binding.is_host for binding in bindings):
+                raise load_error(
+                    f"max_batch_size is {config.max_batch_size}, and the engine has shape tensors "
+                    f"({listed([b.name for b in bindings if b.is_host])}); batches with shape "
+                    "tensors are not in this release: set max_batch_size: 0 and give whole shapes"
+                )
+            if rows_max is not None and config.max_batch_size > rows_max:
+                numbers = listed([str(profile.index) for profile in self._profiles])
+                raise load_error(
+                    f"max_batch_size is {config.max_batch_size}, but the engine's optimization "
+                    f"profiles {numbers} admit batches of {rows_max} at most; set max_batch_size: "
+                    f"{rows_max}, or build the engine with larger profiles"
+                )
+        self._check_dims(config, {binding.name: binding for binding in bindings})
+        return config
+
+    def _check_dims(self, config: ModelConfig, bindings: Mapping[str, Binding]) -> None:
+        """Fixed dims of the config that no profile admits would refuse every request."""
+        lead = 1 if config.max_batch_size > 0 else 0
+        for tensor in config.inputs:
+            if bindings[tensor.name].dims == ():
+                continue
+            ranges = [profile.shapes[tensor.name] for profile in self._profiles]
+            for axis, size in enumerate(tensor.model_dims, start=lead):
+                if size == -1 or any(r.least[axis] <= size <= r.greatest[axis] for r in ranges):
+                    continue
+                allowed = listed([f"{r.least[axis]} to {r.greatest[axis]}" for r in ranges])
+                raise load_error(
+                    f"input '{tensor.name}': the config fixes dimension {axis} at {size}, the "
+                    f"engine's profiles admit {allowed}; correct dims, or build the engine with "
+                    "other profiles"
+                )
+
+    def _read(self, config: ModelConfig, bindings: Sequence[Binding]) -> None:
+        self._batches = config.max_batch_size > 0
+        self._shapes_differ = any(-1 in tensor.model_dims for tensor in config.inputs)
+        self._inputs = {binding.name: binding for binding in bindings if binding.is_input}
+        self._host_inputs = tuple(name for name, b in self._inputs.items() if b.is_host)
+        ranks = {binding.name: len(binding.dims) for binding in bindings}
+        lead = 1 if self._batches else 0
+        self._scalars = frozenset(
+            tensor.name
+            for tensor in (*config.inputs, *config.outputs)
+            if ranks[tensor.name] == 0 and not lead and tensor.model_dims == (1,)
+        )
+
+    def _take_memory(self, bindings: Sequence[Binding], strategy: str) -> None:
+        """Contexts first: they need most, and nothing smaller than all of it is of any use."""
+        cuda = self._cuda
+        self._buffers = DeviceBuffers(cuda)
+        self._results = ResultMemory(cuda)
+        sizes: dict[str, int] = {}
+        for profile in self._profiles:
+            runner = ProfileRunner(self._loaded, profile, bindings, cuda, self._buffers, strategy)
+            self._runners.append(runner)
+            runner.reserve(sizes)
+        self._buffers.allocate()
+        for name, size in sizes.items():
+            self._results.pin(name, max(1, size))
+
+    def warm_up(self) -> None:
+        """One run of zeros in each profile, in the shapes that the profile is best at."""
+        names = tuple(output.name for output in self._config.outputs)
+        for runner in self._runners:
+            shapes = {name: found.best for name, found in runner.profile.shapes.items()}
+            inputs: dict[str, Any] = {}
+            for name, shape in shapes.items():
+                content = np.zeros(self._inputs[name].size_bytes(shape), np.uint8)
+                best = runner.profile.values.get(name)
+                if best is not None:
+                    dtype = "int64" if self._inputs[name].datatype == "INT64" else "int32"
+                    content = np.array(best.best, dtype).view(np.uint8)
+                inputs[name] = _Trial(name, self._inputs[name].datatype, shape, content.data)
+            try:
+                runner.run([ModelRequest("", inputs, names)], None, shapes, self._results)
+            except Exception as error:  # zeros do not suit every model
+                _log.warning(
+                    "%s: no warm-up in profile %d: %s",
+                    self._instance_name,
+                    runner.profile.index,
+                    error,
+                )
+
+    def execute(self, batch: Sequence[ModelRequest]) -> Sequence[ModelResponse | NaiadError]:
+        """Requests whose shapes agree run together, the others one after the other."""
+        answers: dict[int, ModelResponse | NaiadError] = {}
+        groups = self._groups(batch)
+        for group in groups:
+            requests = [batch[index] for index in group]
+            try:
+                answers.update(zip(group, self._run(requests), strict=True))
+            except NaiadError as error:
+                if len(group) > 1 or len(groups) == 1:
+                    raise
+                answers[group[0]] = error
+        return [answers[index] for index in range(len(batch))]
+
+    def _groups(self, batch: Sequence[ModelRequest]) -> list[list[int]]:
+        """Indexes of requests that can be joined; without batching each is alone."""
+        if not self._batches:
+            return [[index] for index in range(len(batch))]
+        if not self._shapes_differ:
+            return [list(range(len(batch)))]
+        groups: dict[tuple[Shape, ...], list[int]] = {}
+        for index, request in enumerate(batch):
+            key = tuple(request.inputs[name].shape[1:] for name in self._inputs)
+            groups.setdefault(key, []).append(index)
+        return list(groups.values())
+
+    def _run(self, requests: Sequence[ModelRequest]) -> list[ModelResponse]:
+        first = requests[0].inputs
+        rows = None
+        shapes = {name: first[name].shape for name in self._inputs}
+        if self._batches:
+            lead = next(iter(self._inputs))
+            rows = [request.inputs[lead].shape[0] for request in requests]
+            total = sum(rows)
+            shapes = {name: (total, *shape[1:]) for name, shape in shapes.items()}
+        for name in self._scalars & shapes.keys():
+            shapes[name] = ()
+        values = {name: tuple(first[name].array().ravel().tolist()) for name in self._host_inputs}
+        position = chosen(self._profiles, shapes, values, self._instance_name)
+        responses = self._runners[position].run(requests, rows, shapes, self._results)
+        if self._scalars:
+            for response in responses:
+                for output in response.outputs:
+                    if output.name in self._scalars:
+                        output.shape = (1,)  # a config cannot say "scalar": its dims are [1]
+        return responses
+
+    def unload(self) -> None:
+        """Give everything back, in the order in which one needs the other."""
+        self._cuda.finish()
+        while self._runners:
+            self._runners.pop().close()
+        self._buffers.close()
+        self._results.close()
+        self._loaded.close()
+        self._cuda.close()
+
+
+class _Trial:
+    """An input of a warm-up."""
+
+    def __init__(self, name: str, datatype: str, shape: Shape, buffer: memoryview) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.shape = shape
+        self.buffer = buffer
+
+    def array(self) -> Any:
+        dtype = "int64" if self.datatype == "INT64" else "int32"
+        return np.frombuffer(self.buffer, dtype).reshape(self.shape)
+
+
+def group_of(instance: ModelInstance) -> InstanceGroup:
+    """The instance group whose name this instance carries (`<group>_<n>_gpu<id>`)."""
+    for group in instance.config.instance_groups:
+        name = re.escape(group.name or instance.name)
+        if re.fullmatch(rf"{name}_\d+(_gpu\d+)?(_v\d+)?", instance.instance_name):
+            return group
+    return InstanceGroup()

@@ -1,0 +1,193 @@
+"""The CUDA runtime calls that the TensorRT backend makes, each of them checked.
+
+`cuda.bindings` returns tuples and raises nothing; here an error is a ModelError in words, memory
+that is not there names both sizes, and an error after which CUDA answers nothing but that error
+(a sticky one) is InstanceLost, which ends the worker. Owns one stream and one event; knows nothing
+of engines.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, Final
+
+from naiad.config.faults import listed
+from naiad.protocol.errors import Code, ModelError
+from naiad.worker.backends.base import InstanceLost
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+
+MODULE: Final = "cuda.bindings.runtime"
+STICKY_ERRORS: Final = frozenset(
+    {214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999}
+)
+"""After these a process can do nothing more on its GPU, and must end."""
+POLL_SECONDS_MIN: Final = 5e-6
+POLL_SECONDS_MAX: Final = 50e-6
+"""The pause between two looks at an event: an eighth of the time waited so far, within these. So
+the end of a batch is seen at most this much (and the kernel's wake-up) late."""
+POLL_SHARE: Final = 1 / 8
+TIMER_SLACK_NS: Final = 1000
+"""The kernel rounds sleeps up by 50 µs if nobody says otherwise."""
+
+_SUCCESS: Final = 0
+_OUT_OF_MEMORY: Final = 2
+_NOT_READY: Final = 600
+_PR_SET_TIMERSLACK: Final = 29
+_NO_DRIVER: Final = frozenset({34, 35})
+
+
+class Cuda:
+    """One device, one stream, one event, for one instance. All calls on one thread."""
+
+    def __init__(self, api: Any, model: str, device: int) -> None:
+        """Raises ModelError (LOAD_FAILED) where there is no driver or no such device."""
+        self.api = api
+        self._model = model
+        self.device = device
+        self._probe()
+        self._check(f"using GPU {device}", api.cudaSetDevice(device)[0])
+        self._stream = self.call("cudaStreamCreateWithFlags", api.cudaStreamNonBlocking)
+        self.stream = int(self._stream)
+        """As TensorRT takes it."""
+        self._event = self.call("cudaEventCreateWithFlags", api.cudaEventDisableTiming)
+        self._to_device = api.cudaMemcpyKind.cudaMemcpyHostToDevice
+        self._to_host = api.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
+
+    def _probe(self) -> None:
+        """Before anything of TensorRT: without a driver its runtime does not fail, it crashes."""
+        error, count = self.api.cudaGetDeviceCount()
+        if error == _SUCCESS and count and self.device < count:
+            return
+        if error == _SUCCESS and count:
+            what = f"there is no GPU {self.device}: CUDA sees {count}, counted from 0"
+            remedy = "name another in instance_group.gpus"
+        elif int(error) in _NO_DRIVER:
+            what = f"there is no NVIDIA driver that this CUDA runtime can use ({error.name})"
+            remedy = "install a driver (`nvidia-smi` must work), or give the container the GPU"
+        else:
+            what = f"CUDA sees no GPU ({error.name})"
+            remedy = "look at `nvidia-smi` and CUDA_VISIBLE_DEVICES"
+        nodes = sorted(str(node) for node in Path("/dev").glob("nvidia[0-9]*"))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        limited = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible!r}"
+        raise ModelError(
+            f"a TensorRT engine needs an NVIDIA GPU, and {what}; device files: "
+            f"{listed(nodes)}{limited}. {remedy}; or serve the ONNX file the engine was built from "
+            'with backend: "onnxruntime"',
+            code=Code.LOAD_FAILED,
+        )
+
+    def compute_capability(self) -> str:
+        """Such as "9.0"."""
+        kinds = self.api.cudaDeviceAttr
+        major, minor = (
+            self.call("cudaDeviceGetAttribute", kind, self.device)
+            for kind in (
+                kinds.cudaDevAttrComputeCapabilityMajor,
+                kinds.cudaDevAttrComputeCapabilityMinor,
+            )
+        )
+        return f"{major}.{minor}"
+
+    # --- Memory ------------------------------------------------------------------------------
+
+    def allocate(self, size: int, what: str) -> int:
+        """Device memory; its address. Raises ModelError, with both sizes, when there is none."""
+        error, address = self.api.cudaMalloc(size)
+        if error == _OUT_OF_MEMORY:
+            self.api.cudaGetLastError()  # a later call must not be blamed for it
+            raise self.out_of_memory(size, what)
+        self._check(f"allocating {size} bytes for {what}", error)
+        return int(address)
+
+    def free(self, address: int) -> None:
+        self.call("cudaFree", address)
+
+    def allocate_pinned(self, size: int) -> int | None:
+        """Host memory that the device reads and writes by itself; None when there is none."""
+        error, address = self.api.cudaHostAlloc(size, self.api.cudaHostAllocDefault)
+        if error == _OUT_OF_MEMORY:
+            self.api.cudaGetLastError()
+            return None
+        self._check(f"allocating {size} bytes of pinned memory", error)
+        return int(address)
+
+    def free_pinned(self, address: int) -> None:
+        self.call("cudaFreeHost", address)
+
+    def out_of_memory(self, size: int, what: str) -> ModelError:
+        free, total = self.call("cudaMemGetInfo")
+        return ModelError(
+            f"model {self._model!r}: out of GPU memory: {what} needs {size} bytes, {free} of "
+            f"{total} bytes are free on GPU {self.device}; serve fewer instances or models on this "
+            "GPU, or build the engine with smaller profiles"
+        )
+
+    # --- The stream --------------------------------------------------------------------------
+
+    def copy_in(self, device: int, host: int, size: int) -> None:
+        """From pageable memory the bytes are taken before this returns."""
+        error = self.api.cudaMemcpyAsync(device, host, size, self._to_device, self._stream)[0]
+        if error != _SUCCESS:
+            self._check(f"copying {size} bytes to the GPU", error)
+
+    def copy_out(self, host: int, device: int, size: int) -> None:
+        """Done when `finish` returns; the memory must live until then."""
+        error = self.api.cudaMemcpyAsync(host, device, size, self._to_host, self._stream)[0]
+        if error != _SUCCESS:
+            self._check(f"copying {size} bytes from the GPU", error)
+
+    def finish(self) -> None:
+        """Wait until everything given to the stream so far is done."""
+        self.call("cudaEventRecord", self._event, self._stream)
+        query, event = self.api.cudaEventQuery, self._event
+        started = monotonic()
+        error = query(event)[0]
+        if error == _NOT_READY:
+            while error == _NOT_READY:
+                waited = (monotonic() - started) * POLL_SHARE
+                sleep(min(max(waited, POLL_SECONDS_MIN), POLL_SECONDS_MAX))
+                error = query(event)[0]
+            self.api.cudaGetLastError()  # "not ready" stays there, and TensorRT would find it
+        self._check("running the batch", error)
+
+    def close(self) -> None:
+        self.call("cudaEventDestroy", self._event)
+        self.call("cudaStreamDestroy", self._stream)
+
+    # --- Errors ------------------------------------------------------------------------------
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """A runtime call by name: what it returns behind its error, or ModelError, InstanceLost."""
+        error, *values = getattr(self.api, name)(*arguments)
+        self._check(name, error)
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def forget_error(self, what: str) -> None:
+        """Clear the error that a library met and told of itself; InstanceLost if it stays."""
+        error = self.api.cudaGetLastError()[0]
+        if int(error) in STICKY_ERRORS:
+            self._check(what, error)
+
+    def _check(self, what: str, error: Any) -> None:
+        code = int(error)
+        if code == _SUCCESS:
+            return
+        told = self.api.cudaGetErrorString(error)[1]
+        words = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+        text = f"{what}: CUDA error {code} ({error.name}): {words}"
+        if code in STICKY_ERRORS:
+            raise InstanceLost(
+                f"model {self._model!r} on GPU {self.device}: {text}; nothing more can run in this "
+                "process"
+            )
+        raise ModelError(f"model {self._model!r} on GPU {self.device}: {text}")

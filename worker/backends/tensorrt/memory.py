@@ -1,0 +1,141 @@
+"""The memory of one instance: a device buffer for each tensor, and pinned memory for results.
+
+A device buffer is reserved at its tensor's maximum over all profiles (one profile of an instance
+runs at a time), allocated once and used for every batch; only outputs whose size depends on the
+data may grow later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from naiad.shm.layout import power_of_two_up
+from naiad.worker.backends.base import InstanceLost
+from naiad.worker.backends.tensorrt.cuda import Cuda
+
+if TYPE_CHECKING:
+    from naiad.worker.backends.tensorrt.cuda import Bytes
+
+PINNED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of one instance's results together. Outputs beyond are returned in ordinary memory, which costs
+CUDA one more copy."""
+BUFFER_BYTES_MIN: Final = 256
+"""TensorRT wants an address even for an empty tensor."""
+
+
+class DeviceBuffers:
+    """Addresses by tensor."""
+
+    def __init__(self, cuda: Cuda) -> None:
+        self._cuda = cuda
+        self._wanted: dict[str, int] = {}
+        self._held: dict[str, tuple[int, int]] = {}
+
+    def reserve(self, name: str, size: int) -> None:
+        """`allocate` is to make room for this many bytes at least."""
+        self._wanted[name] = max(size, self._wanted.get(name, BUFFER_BYTES_MIN))
+
+    def allocate(self) -> None:
+        """All that is reserved. Raises ModelError, which names the tensor and both sizes."""
+        for name, size in self._wanted.items():
+            self.room(name, size)
+
+    def room(self, name: str, size: int) -> int:
+        """The tensor's address, with `size` bytes behind it. What was in a smaller one is lost."""
+        held = self._held.get(name)
+        if held is not None:
+            address, has = held
+            if size <= has:
+                return address
+            del self._held[name]
+            self._cuda.free(address)
+        size = max(size, self._wanted.get(name, BUFFER_BYTES_MIN))
+        address = self._cuda.allocate(size, f"the buffer of tensor '{name}'")
+        self._held[name] = address, size
+        return address
+
+    def close(self) -> None:
+        while self._held:
+            self._cuda.free(self._held.popitem()[1][0])
+
+
+class ResultMemory:
+    """Host memory for outputs that no client gave a place for.
+
+    A pinned block per output, lent to one batch at a time: while a view of it lives, and for
+    results that are larger, there is ordinary memory.
+    """
+
+    def __init__(self, cuda: Cuda) -> None:
+        self._cuda = cuda
+        self._blocks: dict[str, Any] = {}
+        self._lent: dict[str, weakref.ref[Bytes]] = {}
+        self._addresses: list[int] = []
+        self._left = PINNED_BYTES_MAX
+        self.is_partial = False
+        """Whether some output has no pinned block."""
+
+    def pin(self, name: str, size: int) -> None:
+        """Keep a pinned block for this output, as far as there is room."""
+        address = self._cuda.allocate_pinned(size) if size <= self._left else None
+        if address is None:
+            self.is_partial = True
+            return
+        self._left -= size
+        self._addresses.append(address)
+        self._blocks[name] = (ctypes.c_uint8 * size).from_address(address)
+
+    def take(self, name: str, size: int) -> Bytes:
+        block = self._blocks.get(name)
+        if block is None or size > len(block):
+            return np.empty(size, np.uint8)
+        lent = self._lent.get(name)
+        if lent is not None and lent() is not None:
+            return np.empty(size, np.uint8)
+        # Straight from the block: every slice of it then keeps this array, whose life is watched.
+        view = np.frombuffer(block, np.uint8, size)
+        self._lent[name] = weakref.ref(view)
+        return view
+
+    def close(self) -> None:
+        """Free the blocks; views of them are dangling from here on."""
+        self._blocks.clear()
+        while self._addresses:
+            self._cuda.free_pinned(self._addresses.pop())
+
+
+def output_allocator(trt: Any, buffers: DeviceBuffers) -> Any:
+    """An allocator for one output whose shape only the execution tells.
+
+    `shape` is that of the last execution. TensorRT calls it from C++, where an exception must not
+    go: `fault` holds it, and the null address makes the execution fail.
+    """
+
+    class Growing(trt.IOutputAllocator):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IOutputAllocator.__init__(self)
+            self.shape: tuple[int, ...] | None = None
+            self.fault: BaseException | None = None
+
+        def reallocate_output(
+            self, tensor_name: str, memory: int, size: int, alignment: int
+        ) -> int:
+            try:
+                return buffers.room(tensor_name, power_of_two_up(max(size, BUFFER_BYTES_MIN)))
+            except (Exception, InstanceLost) as fault:
+                self.fault = fault
+                return 0
+
+        def reallocate_output_async(
+            self, tensor_name: str, memory: int, size: int, alignment: int, stream: int
+        ) -> int:
+            return self.reallocate_output(tensor_name, memory, size, alignment)
+
+        def notify_shape(self, tensor_name: str, shape: Any) -> None:
+            self.shape = tuple(shape)
+
+    return Growing()
