@@ -309,6 +309,41 @@ def test_shapes_that_cannot_be_inferred(directory: Path, monkeypatch: pytest.Mon
         served.answers(served.request({"x": random(1, 4)}))
 
 
+def test_an_output_whose_shape_is_not_known_in_time(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = load(directory)
+    unknown = fake_trt.Dims([-1, 4])
+    monkeypatch.setattr(fake_trt.IExecutionContext, "get_tensor_shape", lambda *_: unknown)
+    with pytest.raises(ModelError, match=r"does not know its shape \[-1, 4\] before the exec"):
+        served.answers(served.request({"x": random(1, 4)}))
+
+
+def test_an_output_whose_shape_is_never_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = engines.write_nonzero(tmp_path / "nonzero")
+    served = load(put_plan(directory, untold={"where": [1, "found"]}))
+    runner = served.backend._runners[0]  # type: ignore[attr-defined]
+    runner._context._allocators["where"].notify_shape = lambda name, shape: None
+    with pytest.raises(ModelError, match="output 'where': TensorRT did not tell its shape"):
+        served.answers(served.request({"x": random(8)}))
+
+
+def test_a_context_that_is_broken_when_an_execution_starts(
+    directory: Path, gpu: fake_cudart.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = load(directory)
+
+    def break_down(context: fake_trt.IExecutionContext, stream: int) -> bool:
+        gpu.sticky = 700
+        return context._error("enqueueV3: Error Code 1: Cuda Runtime (an illegal address)")
+
+    monkeypatch.setattr(fake_trt.IExecutionContext, "execute_async_v3", break_down)
+    with pytest.raises(InstanceLost, match="starting the execution: CUDA error 700"):
+        served.answers(served.request({"x": random(1, 4)}))
+
+
 # --- Requests ------------------------------------------------------------------------------------
 
 
@@ -340,6 +375,14 @@ def test_one_profile_says_what_it_admits(tmp_path: Path) -> None:
         "request specifies invalid shape for blur_0. Error details: input 'image': model expected "
         "the shape of dimension 2 to be between 4 and 16 but received 2"
     )
+
+
+def test_a_shape_of_another_rank_is_told(tmp_path: Path) -> None:
+    served = served_blur(tmp_path)
+    request = served.request({"image": random(1, 3, 8, 8)})
+    request.inputs["image"].shape = (1, 3, 64)
+    with pytest.raises(RequestError, match="shape of dimensions to be 4 in number but received 3"):
+        served.backend.execute([request])
 
 
 def test_bytes_that_do_not_fit_the_shape(directory: Path) -> None:

@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -162,7 +162,7 @@ class TensorRTBackend:
                 if best is not None:
                     dtype = "int64" if self._inputs[name].datatype == "INT64" else "int32"
                     content = np.array(best.best, dtype).view(np.uint8)
-                inputs[name] = _Trial(name, self._inputs[name].datatype, shape, content.data)
+                inputs[name] = _Trial(shape, content.data)
             try:
                 runner.run([ModelRequest("", inputs, names)], None, shapes, self._results)
             except Exception as error:  # zeros do not suit every model
@@ -231,18 +231,11 @@ class TensorRTBackend:
         self._cuda.close()
 
 
-class _Trial:
-    """An input of a warm-up."""
+class _Trial(NamedTuple):
+    """An input of a warm-up: of an InputTensor, what a runner reads."""
 
-    def __init__(self, name: str, datatype: str, shape: Shape, buffer: memoryview) -> None:
-        self.name = name
-        self.datatype = datatype
-        self.shape = shape
-        self.buffer = buffer
-
-    def array(self) -> Any:
-        dtype = "int64" if self.datatype == "INT64" else "int32"
-        return np.frombuffer(self.buffer, dtype).reshape(self.shape)
+    shape: Shape
+    buffer: memoryview
 
 
 def group_of(instance: ModelInstance) -> InstanceGroup:
