@@ -26,7 +26,9 @@ SWITCH: Final = "NAIAD_COMPILE"
 PACKAGE: Final = "naiad._compiled"
 
 HOT: Final = {
-    "protocol": "checks client_messages codec datatypes errors messages parts worker_messages",
+    "protocol": (
+        "bundle checks client_messages codec datatypes errors messages parts worker_messages"
+    ),
     "broker/core": (
         "accounts admission answers batcher client_events deadlines dispatch instances "
         "job lanes lowest memory models packing prediction queue results scheduler sessions "

@@ -226,6 +226,7 @@ class Loop:
         performers = self._performers
         for action in actions:
             performers[type(action)](action)
+        self._workers.send_batches()
         late = self._clients.take_late_events()
         if self._repository.refused:
             late += self._repository.refused

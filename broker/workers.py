@@ -21,6 +21,7 @@ from naiad.broker.log import Log
 from naiad.broker.transport import Peer, Received, Transport, peer_of
 from naiad.config.log_levels import INITIAL
 from naiad.protocol import messages as m
+from naiad.protocol.bundle import bundled, unbundled
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.endpoints import Endpoints
 from naiad.protocol.errors import NaiadError, ProtocolError
@@ -76,6 +77,8 @@ class Workers:
         self._faults = 0
         self._statuses: dict[int, int] = {}
         self._log_levels = INITIAL
+        self._batches: dict[bytes, list[tuple[bytes, list[bytes]]]] = {}
+        """Of this turn, by peer: what goes to one worker travels together."""
 
     # --- in ----------------------------------------------------------------------------
 
@@ -83,7 +86,7 @@ class Workers:
         events: list[e.Event] = []
         for received in self.transport.drain():
             try:
-                self._take(received, events)
+                self._take_all(received, events)
             except NaiadError as fault:
                 self._refuse(received.peer, fault)
         return events
@@ -95,9 +98,18 @@ class Workers:
             self._log.write("warning", f"a peer of the workers' socket: {fault.message}{last}")
         self.transport.send_or_drop(peer, [encode(m.Refused(str(fault.code), fault.message))])
 
-    def _take(self, received: Received, events: list[e.Event]) -> None:
+    def _take_all(self, received: Received, events: list[e.Event]) -> None:
+        message = decode(received.header, [len(frame) for frame in received.payload])
+        if type(message) is not m.Bundle:
+            self._take(received, message, events)
+            return
+        for header, frames in unbundled(message, received.payload):
+            inner = decode(header, [len(frame) for frame in frames])
+            one = Received(received.peer, header, frames, received.frame)
+            self._take(one, inner, events)
+
+    def _take(self, received: Received, message: m.Message, events: list[e.Event]) -> None:
         payload = received.payload
-        message = decode(received.header, [len(frame) for frame in payload])
         process = self._by_peer.get(received.peer)
         if type(message) is m.Results and process is not None:
             events.append(e.BatchFinished(process.key, message, payload))
@@ -120,6 +132,8 @@ class Workers:
                 # With an error, payload 0 is the traceback, which the worker has logged itself.
                 config = _json(payload) if error is None else None
                 events.append(e.InstanceLoaded(process.key, instance, error, load_ns, config))
+            case m.GivenBack(batches) if process is not None:
+                events.append(e.BatchesGivenBack(process.key, batches))
             case m.Forgotten(ids) if process is not None:
                 events.append(e.RegionsForgotten(process.key, ids))
             case _:
@@ -310,9 +324,19 @@ class Workers:
         for region in action.batch.regions:
             process.regions[region.id] = region
         if process.peer is not None:
-            self.transport.send(process.peer, [encode(action.batch), *action.frames])
+            message = encode(action.batch), action.frames
+            self._batches.setdefault(process.peer, []).append(message)
+
+    def send_batches(self) -> None:
+        """What was given to `send_batch`; at the end of a turn, and before anything else goes."""
+        if self._batches:
+            for peer, messages in self._batches.items():
+                header, frames = bundled(messages)
+                self.transport.send(peer, [header, *frames])
+            self._batches.clear()
 
     def tell(self, action: e.TellSlot) -> None:
+        self.send_batches()
         process = self._processes.get(action.slot)
         if process is None:
             return

@@ -393,6 +393,7 @@ _FIELDS: Final[dict[m.Kind, tuple[Check, ...]]] = {
     ),
     m.Kind.LOADED: (uint, error_or_none, uint),
     m.Kind.FORGOTTEN: (_ids,),
+    m.Kind.GIVEN_BACK: (_ids,),
     m.Kind.SLOT_WELCOME: (uint, short_text, flag),
     m.Kind.LOAD: (
         uint, short_text, int64, short_text, text, short_text, int64, uint, flag,
@@ -406,6 +407,7 @@ _FIELDS: Final[dict[m.Kind, tuple[Check, ...]]] = {
     m.Kind.SPAWNED: (short_text, uint),
     m.Kind.EXITED: (short_text, uint, int64),
     m.Kind.WANT: (short_text, uint, items_of(short_text)),
+    m.Kind.BUNDLE: (_ids,),
 }  # fmt: skip
 
 

@@ -50,9 +50,11 @@ from naiad.protocol.parts import (
 from naiad.protocol.worker_messages import (
     Abandon,
     Batch,
+    Bundle,
     Exited,
     Forget,
     Forgotten,
+    GivenBack,
     Load,
     Loaded,
     LogLevels,
@@ -82,6 +84,7 @@ __all__ = [
     "Batch",
     "BatchRequest",
     "BatchResult",
+    "Bundle",
     "Bye",
     "Cancel",
     "Control",
@@ -90,6 +93,7 @@ __all__ = [
     "Forget",
     "ForgetRegion",
     "Forgotten",
+    "GivenBack",
     "HeldBatch",
     "Hello",
     "Infer",
@@ -157,6 +161,7 @@ class Kind(IntEnum):
     LOADED = 33
     RESULTS = 34
     FORGOTTEN = 35
+    GIVEN_BACK = 36
 
     SLOT_WELCOME = 48
     LOAD = 49
@@ -171,6 +176,8 @@ class Kind(IntEnum):
     SPAWNED = 65
     EXITED = 66
     WANT = 80
+
+    BUNDLE = 96
 
 
 Message = (
@@ -191,6 +198,7 @@ Message = (
     | Loaded
     | Results
     | Forgotten
+    | GivenBack
     | SlotWelcome
     | Load
     | Batch
@@ -203,6 +211,7 @@ Message = (
     | Spawned
     | Exited
     | Want
+    | Bundle
 )
 
 KIND_OF: Final[dict[type[Any], Kind]] = {
@@ -223,6 +232,7 @@ KIND_OF: Final[dict[type[Any], Kind]] = {
     Loaded: Kind.LOADED,
     Results: Kind.RESULTS,
     Forgotten: Kind.FORGOTTEN,
+    GivenBack: Kind.GIVEN_BACK,
     SlotWelcome: Kind.SLOT_WELCOME,
     Load: Kind.LOAD,
     Batch: Kind.BATCH,
@@ -235,4 +245,5 @@ KIND_OF: Final[dict[type[Any], Kind]] = {
     Spawned: Kind.SPAWNED,
     Exited: Kind.EXITED,
     Want: Kind.WANT,
+    Bundle: Kind.BUNDLE,
 }

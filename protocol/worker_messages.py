@@ -58,6 +58,12 @@ class Forgotten(NamedTuple):
     ids: tuple[int, ...]
 
 
+class GivenBack(NamedTuple):
+    """Batches that this worker has not begun, and will not: an execution before them is long."""
+
+    batches: tuple[int, ...]
+
+
 # --- Broker → worker -----------------------------------------------------------------------
 
 
@@ -159,3 +165,12 @@ class Want(NamedTuple):
     device: str
     slots: int
     preload: tuple[str, ...]
+
+
+# --- Either way ----------------------------------------------------------------------------
+
+
+class Bundle(NamedTuple):
+    """Several messages in one: `counts` are their payload frames (see protocol.bundle)."""
+
+    counts: tuple[int, ...]

@@ -165,8 +165,6 @@ class ResultWriter:
         self._lender = lender
         self._frames: list[Buffer] = []
         self._packed: list[Buffer] = []
-        self._settled = 0
-        """So many of `_packed` are copies already."""
         self._packed_bytes = 0
         self._packed_frame = -1
         self._inline_bytes = 0
@@ -178,13 +176,6 @@ class ResultWriter:
         if self._packed:
             self._frames[self._packed_frame] = b"".join(self._packed)
         return self._frames
-
-    def settle(self) -> None:
-        """Copy what is referred to only: the model runs again, and may use its memory again."""
-        packed = self._packed
-        for index in range(self._settled, len(packed)):
-            packed[index] = bytes(packed[index])
-        self._settled = len(packed)
 
     def write(
         self, request: BatchRequest, wanted: tuple[str, ...], response: ModelResponse

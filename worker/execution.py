@@ -67,7 +67,6 @@ class Execution:
         self._lender = lender
         self._rules = OutputRules(config)
         self._reader = RequestReader(config, self._rules, is_cancelled)
-        self._is_series = not config.batches
         self._splits_allowed = config.naiad.split_failed_batches and config.naiad.retry
         self._splits = 0
 
@@ -76,34 +75,18 @@ class Execution:
 
         The page says "executing" from here on, until whoever sends the results ends it.
         """
-        now_ns = monotonic_ns()
-        self._page.begin(batch.id, now_ns)
+        started_ns = monotonic_ns()
+        self._page.begin(batch.id, started_ns)
         self._splits = 0
-        count = len(batch.requests)
-        results = [_PENDING] * count
-        writer = ResultWriter(self._rules, batch, self._lender)
-        input_ns = infer_ns = output_ns = 0
-        # A model that does not batch sees one request at a time, however many came together (the
-        # broker sends short executions in series), and each leaves its memory to the next.
-        step = 1 if self._is_series else count
-        for first in range(0, count, step):
-            portion = range(first, first + step)
-            requests = self._read(batch, portion, abandoned, results)
-            read_ns = monotonic_ns()
-            responses = self._execute(requests, batch) if requests else ()
-            executed_ns = monotonic_ns()
-            self._write(batch, portion, requests, responses, results, writer)
-            if first + step < count:
-                writer.settle()
-            input_ns += read_ns - now_ns
-            infer_ns += executed_ns - read_ns
-            now_ns = monotonic_ns()
-            output_ns += now_ns - executed_ns
-            del requests, responses
-        frames = writer.frames()
-        if writer.fallback_count:
-            self._page.count_io_faults(writer.fallback_count)
-        durations = Durations(input_ns, infer_ns, output_ns)
+        results = [_PENDING] * len(batch.requests)
+        requests = self._read(batch, abandoned, results)
+        read_ns = monotonic_ns()
+        responses = self._execute(requests, batch) if requests else ()
+        executed_ns = monotonic_ns()
+        frames = self._write(batch, requests, responses, results)
+        durations = Durations(
+            read_ns - started_ns, executed_ns - read_ns, monotonic_ns() - executed_ns
+        )
         return ExecutedBatch(_bounded(results), durations, self._splits, frames)
 
     def refuse(self, request: BatchRequest, error: ModelError) -> None:
@@ -112,13 +95,12 @@ class Execution:
         self._log.line(f"request {request.label or '-'}: {error.message}")
 
     def _read(
-        self, batch: ReceivedBatch, portion: range, abandoned: set[Key], results: list[BatchResult]
+        self, batch: ReceivedBatch, abandoned: set[Key], results: list[BatchResult]
     ) -> list[ModelRequest]:
         """The requests to run; the others have their result already."""
         requests = []
         read = self._reader.read
-        for index in portion:
-            request = batch.requests[index]
+        for index, request in enumerate(batch.requests):
             if abandoned and (request.session, request.id) in abandoned:
                 results[index] = BatchResult(_CANCELLED, ())
                 continue
@@ -159,18 +141,16 @@ class Execution:
     def _write(
         self,
         batch: ReceivedBatch,
-        portion: range,
         requests: Sequence[ModelRequest],
         responses: Sequence[Response],
         results: list[BatchResult],
-        writer: ResultWriter,
-    ) -> None:
-        """Fill the places that `_read` left empty."""
+    ) -> list[Buffer]:
+        """Fill the places that `_read` left empty; returns the payload frames."""
+        writer = ResultWriter(self._rules, batch, self._lender)
         position = 0
-        for index in portion:
+        for index, request in enumerate(batch.requests):
             if results[index] is not _PENDING:
                 continue
-            request = batch.requests[index]
             wanted = requests[position].requested_outputs
             position += 1
             try:
@@ -180,6 +160,9 @@ class Execution:
                 results[index] = writer.write(request, wanted, response)
             except BaseException as fault:  # a response is made of the model's own objects
                 results[index] = BatchResult(self._write_fault(request, fault).wire(), ())
+        if writer.fallback_count:
+            self._page.count_io_faults(writer.fallback_count)
+        return writer.frames()
 
     def _write_fault(self, request: BatchRequest, fault: BaseException) -> NaiadError:
         """Why a request has no result after all; what it had in the arena already is taken back."""

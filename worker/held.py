@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from naiad.protocol.messages import BatchRequest, HeldBatch
 from naiad.worker.batch import Buffer, ReceivedBatch
 
-FINISHED_BATCHES_MAX: Final = 4
+FINISHED_BATCHES_MAX: Final = 32
 WAITING_BATCHES_MAX: Final = 64
 """Far beyond what a broker may send; a broker that does not know its own limit is refused."""
 

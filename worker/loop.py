@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from naiad import __version__
 from naiad.protocol import messages as m
+from naiad.protocol.bundle import bundled, unbundled
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.errors import Code, ProtocolError
 from naiad.shm.output_arena import OutputArena
@@ -31,6 +32,7 @@ from naiad.worker.log import Log
 from naiad.worker.presence import BROKER_ABSENCE_MAX_S, BrokerPresence, Verdict
 from naiad.worker.regions import RegionTable
 from naiad.worker.results import results_header
+from naiad.worker.series_watch import HELD_S, SeriesWatch
 from naiad.worker.stop_signal import StopSignal
 from naiad.worker.transport import Frames, Transport
 
@@ -89,6 +91,10 @@ class WorkerLoop:
         self._execution: Execution | None = None
         self._loaded: tuple[bytes, tuple[bytes, ...]] = (b"", ())
         self._incarnation = 0
+        self._outgoing: list[tuple[bytes, list[Buffer]]] = []
+        """Results that leave together while more is to be executed."""
+        self._outgoing_since = self._executing_since = 0.0
+        self._watch = SeriesWatch(transport.lock, self._relieve)
         self._draining = False
         self._looked_at = 0.0
         self._stopping: Stopping | None = None
@@ -109,6 +115,8 @@ class WorkerLoop:
         """The end, in order: 1. say on the page that the connection ends on purpose; 2. flush the
         last results; 3. unload; 4. unlink unused segments."""
         self._page.set_phase(Phase.UNLOADING)
+        self._watch.close()
+        self._send_results()
         self._transport.close()
         if self._execution is not None:
             try:
@@ -198,7 +206,12 @@ class WorkerLoop:
     def _handle(self, frames: Frames) -> None:
         header, payload = frames
         try:
-            self._perform(decode(header, [len(frame) for frame in payload]), payload)
+            message = decode(header, [len(frame) for frame in payload])
+            if type(message) is m.Bundle:
+                for inner, its in unbundled(message, payload):
+                    self._perform(decode(bytes(inner), [len(one) for one in its]), its)
+            else:
+                self._perform(message, payload)
         except ProtocolError as fault:
             if fault.code is Code.VERSION_MISMATCH:
                 raise Stopping(ExitCode.REFUSED, str(fault)) from fault
@@ -242,6 +255,7 @@ class WorkerLoop:
             self._drain("the broker does not need this slot")
         if self._execution is not None:
             self._send(*self._loaded)
+        self._outgoing.clear()  # they are among these
         for finished in self._held.finished.values():
             self._send(finished.header, finished.frames)
 
@@ -317,6 +331,9 @@ class WorkerLoop:
     def _run_batch(self, batch: ReceivedBatch) -> None:
         execution = self._execution
         assert execution is not None
+        self._executing_since = monotonic()
+        if self._held.waiting:
+            self._watch.begin()
         self._transport.lock.release()
         try:
             done = execution.run(batch, self._held.abandoned)
@@ -331,7 +348,7 @@ class WorkerLoop:
         )
         self._held.finish(FinishedBatch(batch.id, batch.requests, header, done.frames))
         if self._presence.is_welcomed:
-            self._send(header, done.frames)
+            self._post(header, done.frames)
         # Only now: what a model broke (descriptors it closed, memory it wrote over) may end the
         # process on the way here, and that is this batch's doing as well.
         self._page.end()
@@ -339,6 +356,52 @@ class WorkerLoop:
             self._say_forgotten(self._regions.sweep())
         if self._stopping is not None:
             raise self._stopping
+
+    def _post(self, header: bytes, frames: list[Buffer]) -> None:
+        """Results go with those of the next batches that are here, but soon."""
+        now = monotonic()
+        if not self._outgoing:
+            self._outgoing_since = now
+        self._outgoing.append((header, frames))
+        if not self._held.waiting or now - self._outgoing_since >= HELD_S:
+            self._send_results()
+            if not self._held.waiting:
+                self._watch.end()
+
+    def _send_results(self) -> None:
+        messages, self._outgoing = self._outgoing, []
+        if messages:
+            self._send(*bundled(messages))
+
+    def _relieve(self) -> bool:
+        """Asked by the watch while the model's code runs: whether it should ask again.
+
+        What cannot be sent now is kept: the main thread finds out why.
+        """
+        now = monotonic()
+        if not self._presence.is_welcomed or self._transport.is_broken:
+            return bool(self._outgoing or self._held.waiting)
+        if self._outgoing and now - self._outgoing_since >= HELD_S:
+            if not self._transport.send(*bundled(self._outgoing)):
+                return True
+            self._outgoing.clear()
+        if now - self._executing_since >= HELD_S:
+            self._give_back()
+        return bool(self._outgoing or self._held.waiting)
+
+    def _give_back(self) -> None:
+        """What waits behind a long execution may have a worker that is free, and can still expire.
+
+        Not of a model that batches: it has one batch ahead, made for this worker.
+        """
+        execution, held = self._execution, self._held
+        if held.executing is None or execution is None or execution.config.batches:
+            return
+        batches = [*held.waiting]
+        if batches and self._transport.send(encode(m.GivenBack(tuple([b.id for b in batches])))):
+            held.waiting.clear()
+            for batch in batches:
+                held.abandoned.difference_update((r.session, r.id) for r in batch.requests)
 
     def _is_cancelled(self, request: Key) -> bool:
         """Asked by a running model: look at the socket, but not at every question."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.job import Job
-from naiad.broker.core.lanes import Lane, Level
+from naiad.broker.core.lanes import Flow, Lane, Level
 from naiad.broker.core.queue import ModelQueue
 
 FULL: Final = "full"
@@ -53,8 +53,8 @@ closed the batch ("" for none)."""
 def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int, series: int = 1) -> Choice:
     """The next batch. Nothing is removed from the queue; the caller takes the jobs out.
 
-    Without batching it is a series: up to `series` requests that travel together and are executed
-    one after the other.
+    Without batching it is a series: up to `series` requests that are sent at once, each as a batch
+    of its own.
     """
     if queue.suspects:
         return [queue.suspects[0]], NEVER_NS, ALONE
@@ -63,7 +63,7 @@ def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int, series: int = 1)
         return [], NEVER_NS, ""
     flow = levels[0].next_flow()
     if not policy.batching:
-        return _series(flow.lane, flow.head(), series), NEVER_NS, ALONE
+        return _series(levels[0], flow, policy, series), NEVER_NS, ALONE
     lane = flow.lane
     jobs, wake_ns, reason = _from_lane(levels, lane, policy, now_ns)
     if jobs or policy.delay_ns == 0 or len(levels[0].lanes) == 1:
@@ -78,15 +78,16 @@ def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int, series: int = 1)
     return [], wake_ns, ""
 
 
-def _series(lane: Lane, head: Job, count: int) -> list[Job]:
-    """Jobs in their order, as large as the first; who must not run twice goes alone, for whatever
-    is in one message with a request that kills its worker may have begun."""
-    if count == 1 or not head.retryable:
+def _series(level: Level, flow: Flow, policy: BatchPolicy, count: int) -> list[Job]:
+    """The next jobs in order. One alone where turns go over several lanes or sizes, or if it must
+    not run twice: results before a request that kills its worker may be lost with it."""
+    head = flow.head()
+    has_turns = len(level.shares) > 1 and (len(level.lanes) > 1 or policy.rows_max > 1)
+    if count == 1 or has_turns or not head.retryable:
         return [head]
-    rows = head.rows
     found: list[Job] = []
-    for job in islice(lane.in_turn(count * rows), count):
-        if job.rows != rows or not job.retryable:
+    for job in islice(flow.lane.in_turn(count), count):
+        if not job.retryable:
             break
         found.append(job)
     return found

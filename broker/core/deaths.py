@@ -168,7 +168,8 @@ class Deaths:
                     again.append(job)
             if begun and batch.keys:
                 self._world.counters.reexecutions["broker_restart"] += batch.jobs.count(None)
-        slot.current = slot.early = None
+        slot.current = None
+        slot.ahead.clear()
         slot.held.clear()
         self._dispatch.requeue_all(again)
         return guilty

@@ -2,8 +2,8 @@
 
 Owns which worker gets what, and when: a worker runs one batch and may have one more, sent late,
 just before the running one is predicted to end (see prediction). Until then its requests count as
-queued. Short executions of a model that does not batch are sent in series. Also the watchdog over
-executions. It never looks at a result.
+queued. Where executions are short and the model does not batch, a whole series is sent ahead. Also
+the watchdog over executions. It never looks at a result.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Dispatch:
             if not jobs:
                 break
             model.idle.pop()
-            self._send(model, slot, jobs, reason)
+            self._send_all(model, slot, jobs, reason)
         if queue.count and not model.idle and model.config.naiad.late_batch:
             wake_ns = min(wake_ns, self._send_early(model))
         if wake_ns == NEVER_NS:
@@ -66,7 +66,7 @@ class Dispatch:
             self._wake_at(model, wake_ns)
 
     def _series(self, model: ModelVersion, slot: Slot, idle: int) -> int:
-        """How many requests go to a worker together though each is executed alone; what waits is
+        """How many requests go to a worker at once though each is executed alone; what waits is
         shared among `idle` workers."""
         if model.batch_policy.batching or not model.config.naiad.retry:
             return 1
@@ -88,7 +88,7 @@ class Dispatch:
         again_ns = NEVER_NS
         for instance in model.instances:
             slot = instance.slot
-            if slot is None or slot.early is not None or slot.current is None or slot.silent:
+            if slot is None or slot.ahead or slot.current is None or slot.silent:
                 continue
             due_ns = slot.early_due_ns
             if due_ns == 0 or slot.stopping or model.queue.suspects:
@@ -102,11 +102,19 @@ class Dispatch:
             jobs, wake_ns, _ = choose(model.queue, model.batch_policy, now_ns, series)
             if not jobs:
                 return min(again_ns, wake_ns)
-            self._world.counters.early_batches += 1
-            self._send(model, slot, jobs, EARLY)
+            self._send_all(model, slot, jobs, EARLY)
             if not len(model.queue):
                 break
         return again_ns
+
+    def _send_all(self, model: ModelVersion, slot: Slot, jobs: list[Job], reason: str) -> None:
+        """One batch, or without batching one for each job: the worker begins the first."""
+        if model.batch_policy.batching:
+            self._send(model, slot, jobs, reason)
+            return
+        for job in jobs:
+            self._send(model, slot, [job], reason)
+            reason = EARLY
 
     def _send(self, model: ModelVersion, slot: Slot, jobs: list[Job], reason: str) -> None:
         world = self._world
@@ -116,7 +124,7 @@ class Dispatch:
         early = reason == EARLY
         if len(jobs) > 1:
             jobs = fitting(jobs, model)
-        model.statistics.batch_reasons[reason] += 1 if model.batch_policy.batching else len(jobs)
+        model.statistics.batch_reasons[reason] += 1
         rows = 0
         for job in jobs:
             queue.take(job)
@@ -133,7 +141,8 @@ class Dispatch:
             job.batch = batch
         batch.early = early
         if early:
-            slot.early = batch
+            self._world.counters.early_batches += 1
+            slot.ahead.append(batch)
             slot.early_due_ns = 0
         else:
             slot.current = batch

@@ -110,7 +110,7 @@ def _is_drained(model: ModelVersion) -> bool:
         model.state is not ModelState.READY
         and not len(model.queue)
         and all(
-            one.slot is None or (one.slot.current is None and one.slot.early is None)
+            one.slot is None or (one.slot.current is None and not one.slot.ahead)
             for one in model.instances
         )
     )

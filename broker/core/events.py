@@ -146,6 +146,13 @@ class BatchFinished(NamedTuple):
     frames: Frames
 
 
+class BatchesGivenBack(NamedTuple):
+    """Its worker has not begun them, and will not."""
+
+    slot: int
+    batches: tuple[int, ...]
+
+
 class RegionsForgotten(NamedTuple):
     slot: int
     ids: tuple[int, ...]
@@ -218,6 +225,7 @@ Event = (
     | SlotDied
     | InstanceLoaded
     | BatchFinished
+    | BatchesGivenBack
     | RegionsForgotten
     | SupervisorOpened
     | RepositoryScanned

@@ -6,6 +6,7 @@ after a death it waits for the next slot. Both states are tables; an illegal mov
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -78,7 +79,7 @@ class Instance:
 
 
 class Slot:
-    """One worker process. `current` is what it executes, `early` what was sent ahead.
+    """One worker process. `current` is what it executes, `ahead` what was sent ahead, in order.
 
     `silent`: heartbeats stopped, the process is being fenced; nothing more is sent to it.
     """
@@ -92,7 +93,7 @@ class Slot:
         self.hello = hello
         self.instance: Instance | None = None
         self.current: Batch | None = None
-        self.early: Batch | None = None
+        self.ahead: deque[Batch] = deque()
         self.early_due_ns = 0
         self.acknowledged = 0
         self.held: dict[int, Batch] = {}
@@ -121,5 +122,4 @@ class Slot:
     def batches(self) -> Iterator[Batch]:
         if self.current is not None:
             yield self.current
-        if self.early is not None:
-            yield self.early
+        yield from self.ahead

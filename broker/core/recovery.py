@@ -281,8 +281,8 @@ class Recovery:
             elif slot.current is None:
                 slot.current = batch
                 self._dispatch.predict(slot, batch, self._world.now_ns)
-            elif slot.early is None:
-                slot.early = batch
+            else:
+                slot.ahead.append(batch)
 
     def reconnected(self, slot: Slot, hello: m.SlotHello) -> None:
         """The same worker on a new connection: batches lost on the way are queued again."""
@@ -302,8 +302,8 @@ class Recovery:
         self._forget_lost_regions(slot, lost)
         again: list[Job] = []
         for batch in lost:
-            if batch is slot.early:
-                slot.early = None
+            if batch in slot.ahead:
+                slot.ahead.remove(batch)
             for job in batch.jobs:
                 if job is None:
                     continue

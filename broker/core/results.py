@@ -78,10 +78,8 @@ class Results:
             model.executing -= len(slot.current.jobs)
             slot.current.jobs = []  # jobs and batches point at each other: end the cycle here
         slot.current = None
-        early = slot.early
-        if early is not None:
-            slot.early = None
-            slot.current = early
+        if slot.ahead:
+            early = slot.current = slot.ahead.popleft()
             model.executing += len(early.jobs)
             for job in early.jobs:
                 if job is not None and job.state is JobState.EARLY:
@@ -98,14 +96,35 @@ class Results:
                 model.idle.append(slot)
         world.dirty[model] = None
 
+    def given_back(self, slot: Slot, batches: tuple[int, ...]) -> None:
+        """Batches sent ahead to a worker whose execution is longer than those before: they go
+        to whoever is free, and nothing more is sent ahead until it ends."""
+        again: list[Job] = []
+        for batch in [batch for batch in slot.ahead if batch.id in batches]:
+            slot.ahead.remove(batch)
+            for job in batch.jobs:
+                if job is None:
+                    continue
+                if job.state is JobState.ANSWERED:
+                    self._answers.release(job)
+                    continue
+                if job.state is JobState.EARLY:
+                    self._world.uncount_early(job)
+                again.append(job)
+            batch.jobs = []
+        slot.early_due_ns = 0
+        self._dispatch.requeue_all(again)
+
     def _learn(self, slot: Slot, instance: Instance, batch: Batch, results: m.Results) -> None:
         durations = results.durations
         busy_ns = durations.input_ns + durations.infer_ns + durations.output_ns
         instance.busy_ns += busy_ns
-        handover_ns = None if batch.early else self._world.now_ns - batch.sent_ns - busy_ns
+        # Results of a series wait for each other: they say nothing of a hand-over.
+        is_alone = not batch.early and not slot.ahead
+        handover_ns = self._world.now_ns - batch.sent_ns - busy_ns if is_alone else None
         slot.prediction.observe(batch.rows, busy_ns, handover_ns)
         if not instance.model.batch_policy.batching:
-            slot.prediction.observe_each(busy_ns // len(batch.jobs))
+            slot.prediction.observe_each(busy_ns)
 
     def _answer(
         self, slot: Slot, model: ModelVersion, batch: Batch, results: m.Results, frames: Frames
@@ -117,12 +136,6 @@ class Results:
         rows = 0
         total_ns = 0
         sent_ns = batch.sent_ns
-        durations = results.durations
-        is_series = len(batch.jobs) > 1 and not model.batch_policy.batching
-        each_ns = 0
-        if is_series:
-            durations = m.Durations(*[spent // len(batch.jobs) for spent in durations])
-            each_ns = sum(durations)
         queue_ns = 0
         statistics = model.statistics
         request_times = statistics.request_times
@@ -188,7 +201,6 @@ class Results:
             if waited_ns > 0:
                 queue_ns += waited_ns
             queue_times[bisect_left(TIME_BOUNDS_NS, waited_ns)] += 1
-            sent_ns += each_ns
         if direct and outgoing is not None and frames:
             # Frame 0 is the shared small frame of the message: same numbering on both sides.
             outgoing.small = [frames[0]]
@@ -202,10 +214,7 @@ class Results:
             statistics.success_ns += total_ns
             statistics.queue_ns += queue_ns
             statistics.last_inference_ms = world.wall_ms
-            if is_series:
-                statistics.executed(rows // done, done, durations, executions=done)
-            else:
-                statistics.executed(batch.rows, done, durations)
+            statistics.executed(batch.rows, done, results.durations)
 
     def _lend(
         self, slot: Slot, job: Job, outputs: Sequence[Tensor], regions: dict[int, Region]

@@ -173,6 +173,7 @@ class Scheduler:
             e.SlotSilent: self._workers.slot_silent,
             e.SlotDied: self._workers.slot_died,
             e.InstanceLoaded: self._workers.instance_loaded,
+            e.BatchesGivenBack: self._workers.batches_given_back,
             e.RegionsForgotten: lambda event: None,
             e.SupervisorOpened: self._supervisor_opened,
             e.RepositoryScanned: self._repository_scanned,
@@ -311,14 +312,12 @@ class Scheduler:
                     continue
                 assert slot.instance is instance
                 for batch in slot.batches():
-                    sizes = [job.rows for job in batch.jobs if job is not None]
-                    rows = sum(sizes) if model.batch_policy.batching else max(sizes, default=0)
+                    rows = sum(job.rows for job in batch.jobs if job is not None)
                     assert batch.keys or rows <= max(1, model.batch_policy.rows_max)
-                if slot.early is not None:
-                    assert slot.current is not None, "an early batch without a running one"
-                    early += sum(
-                        1 for job in slot.early.jobs if job and job.state is JobState.EARLY
-                    )
+                assert slot.current or not slot.ahead, "an early batch without a running one"
+                for batch in slot.ahead:
+                    jobs = [job for job in batch.jobs if job is not None]
+                    early += sum(job.state is JobState.EARLY for job in jobs)
             counted = sum(level.early for level in model.queue.all_levels())
             assert counted == early, f"{model}: {counted} early jobs counted, {early} there"
         for session in world.sessions.values():

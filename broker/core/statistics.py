@@ -77,25 +77,21 @@ class ModelStatistics:
         self.fail_ns += ns
         self.failures[code] += 1
 
-    def executed(
-        self, rows: int, answered: int, durations: Durations, *, executions: int = 1
-    ) -> None:
-        """Executions of so many rows each, with a result for so many requests. `durations` are
-        those of one."""
+    def executed(self, rows: int, answered: int, durations: Durations) -> None:
+        """One execution of so many rows, with a result for so many requests."""
         input_ns, infer_ns, output_ns = durations
-        self.execution_count += executions
+        self.execution_count += 1
         self.compute_input_ns += input_ns * answered
         self.compute_infer_ns += infer_ns * answered
         self.compute_output_ns += output_ns * answered
         sized = self.batches.get(rows)
         if sized is None:
             sized = self.batches[rows] = BatchSizeStatistics()
-        sized.count += executions
-        sized.input_ns += input_ns * executions
-        sized.infer_ns += infer_ns * executions
-        sized.output_ns += output_ns * executions
-        spent_ns = input_ns + infer_ns + output_ns
-        self.compute_times[bisect_left(TIME_BOUNDS_NS, spent_ns)] += executions
+        sized.count += 1
+        sized.input_ns += input_ns
+        sized.infer_ns += infer_ns
+        sized.output_ns += output_ns
+        self.compute_times[bisect_left(TIME_BOUNDS_NS, input_ns + infer_ns + output_ns)] += 1
 
     def to_json(self, name: str, version: int) -> Json:
         """One element of `model_stats`; field names are Triton's."""

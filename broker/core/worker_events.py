@@ -92,5 +92,10 @@ class WorkerEvents:
         if slot is not None and not slot.is_lost:
             self._results.finished(slot, event.results, event.frames)
 
+    def batches_given_back(self, event: e.BatchesGivenBack) -> None:
+        slot = self._world.slots.get(event.slot)
+        if slot is not None and not slot.is_lost:
+            self._results.given_back(slot, event.batches)
+
     def room_was_short(self, event: e.RoomWasShort) -> None:
         self._world.counters.inline_fallbacks += event.outputs

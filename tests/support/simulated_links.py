@@ -178,6 +178,8 @@ class WorkerLinks:
                 if slot and slot.current and slot.current.id == message.batch:
                     server.truth.executed(worker.load.directory, worker.load.version)
                 server.tell(e.BatchFinished(worker.key, message, frames))
+            case m.GivenBack(batches):
+                server.tell(e.BatchesGivenBack(worker.key, batches))
             case m.Forgotten(ids):
                 server.tell(e.RegionsForgotten(worker.key, ids))
 

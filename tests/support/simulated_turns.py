@@ -2,7 +2,7 @@
 
 A batch is its first request's user's turn; others may ride with it. Not watched are models with a
 delay (who is next may have to wait while others' batches are complete), and what happened before
-some worker died or came back, because what it had goes first again.
+some worker died, came back or gave batches back, because what it had goes first again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from naiad.broker.core.lanes import Share
 from naiad.broker.core.scheduler import Scheduler
 from support.simulated_ledger import Violation
 
+_BRING_BACK = (e.SlotDied, e.SlotOpened, e.BatchesGivenBack)
 _Waiting = tuple[int, int, str]
 """Generation of a model's version, level, user."""
 
@@ -30,7 +31,7 @@ class Turns:
     def check(
         self, scheduler: Scheduler, events: Sequence[e.Event], actions: Sequence[e.Action]
     ) -> None:
-        if any(type(event) in (e.SlotDied, e.SlotOpened) for event in events):
+        if any(type(event) in _BRING_BACK for event in events):
             self._passed.clear()
             return
         for action in actions:

@@ -194,7 +194,7 @@ class SimulatedWorker:
             self.finished.popitem(last=False)
         for region in batch.regions:
             self.regions[region.id] = region
-        if not self.is_loaded or len(self.waiting) > 1:
+        if not self.is_loaded or len(self.waiting) > SERIES_REQUESTS_MAX:
             raise Violation(f"{self} cannot take batch {batch.id}: {len(self.waiting)} wait")
         self._check(batch)
         self.waiting.append((batch, frames, self.regions))
@@ -206,24 +206,25 @@ class SimulatedWorker:
         rows_max = config["max_batch_size"]
         shapes = [request.inputs[0].shape for request in batch.requests]
         if "dynamic_batching" not in config:
-            self._check_series(batch, shapes)
+            self._check_series(batch)
         elif rows_max and sum(shape[0] for shape in shapes) > rows_max:
             raise Violation(f"batch {batch.id}: {shapes}, at most {rows_max} rows")
         if len({shape[1:] for shape in shapes}) > 1:
             raise Violation(f"batch {batch.id} mixes {shapes}")
 
-    def _check_series(self, batch: m.Batch, shapes: list[tuple[int, ...]]) -> None:
-        """Executed one after the other: short, and none that a death here could make run twice."""
+    def _check_series(self, batch: m.Batch) -> None:
+        """Alone, and with no more behind it than what is short; none that must not run twice."""
         assert self.edition is not None
-        if len(shapes) == 1:
+        if len(batch.requests) > 1:
+            raise Violation(f"{len(batch.requests)} requests in one batch of the default scheduler")
+        ahead = len(self.waiting)
+        if ahead <= 1:
             return
-        if len(shapes) > SERIES_REQUESTS_MAX or len(set(shapes)) > 1:
-            raise Violation(f"batch {batch.id}: a series of {shapes}")
-        if len(shapes) * self.edition.service_ns > 2 * SERIES_NS_MAX:
-            raise Violation(f"batch {batch.id}: {len(shapes)} times {self.edition.service_ns} ns")
+        if ahead * self.edition.service_ns > 2 * SERIES_NS_MAX:
+            raise Violation(f"batch {batch.id} behind {ahead} of {self.edition.service_ns} ns")
         retry = self.edition.config["parameters"].get("naiad.retry", {"string_value": "true"})
         if retry["string_value"] == "false":
-            raise Violation(f"batch {batch.id}: a series of what must not run twice")
+            raise Violation(f"batch {batch.id} behind {ahead} that must not run twice")
 
     def _go_on(self) -> None:
         """Begin the next batch, or end when there is nothing left and nobody wants more."""
@@ -248,8 +249,7 @@ class SimulatedWorker:
             dies = dies or self.ledger.records[token].is_poison
             tensor = request.inputs[0]
             rows += tensor.shape[0] if len(tensor.shape) > 1 else 1
-        executions = 1 if "dynamic_batching" in self.edition.config else len(batch.requests)
-        took_ns = executions * self.edition.service_ns + rows * self.edition.row_ns
+        took_ns = self.edition.service_ns + rows * self.edition.row_ns
         took_ns = int(took_ns * self.random.uniform(0.9, 1.4))
         if dies:
             self.agenda.after(
@@ -258,6 +258,19 @@ class SimulatedWorker:
             return
         skipped = frozenset(self.abandoned)
         self.agenda.after(took_ns, lambda: self._finish(received, took_ns, skipped))
+        if "dynamic_batching" not in self.edition.config:
+            self.agenda.after(MILLISECOND, lambda: self._give_back(received))
+
+    def _give_back(self, executing: Received) -> None:
+        """The execution is long: what waits behind it goes elsewhere."""
+        if not self.is_alive or self.is_stopped or self.executing is not executing:
+            return
+        if self.waiting and self.welcomed:
+            batches = [batch for batch, _, _ in self.waiting]
+            self.waiting.clear()
+            for batch in batches:
+                self.abandoned.difference_update((r.session, r.id) for r in batch.requests)
+            self._send(m.GivenBack(tuple(batch.id for batch in batches)), [])
 
     def _finish(self, received: Received, took_ns: int, skipped: frozenset[Key]) -> None:
         if not self.is_alive:

@@ -51,6 +51,8 @@ MESSAGES: list[m.Message] = [
     m.Results(8, (m.BatchResult(None, (TENSOR,)), m.BatchResult(ERROR, ())),
               m.Durations(1, 2, 3), 1, (REGION,)),
     m.Forgotten((7,)),
+    m.GivenBack((7, 8)),
+    m.Bundle((0, 2, 1)),
     m.SlotWelcome(1, "naiad", True),
     m.Load(4, "identity", 1, "identity_0", "/models/identity", "KIND_CPU", 0, 2, True),
     m.Batch(8, 7, (m.BatchRequest(1, 5, "mine", (TENSOR,), (), 10, 1, None, "", {}),), (REGION,)),

@@ -155,48 +155,6 @@ def test_only_the_guilty_request_of_a_failing_batch_fails() -> None:
     assert done.splits == len(backend.sizes) - 1
 
 
-def test_a_model_that_does_not_batch_sees_a_series_one_by_one() -> None:
-    def no_threes(request: ModelRequest) -> ModelResponse:
-        if request.label == "r3":
-            raise ValueError("no threes")
-        return echo(request)
-
-    backend = ScriptedBackend(no_threes)
-    requests = [fp32(ident, offset=16 * ident) for ident in range(5)]
-    payload = np.arange(20, dtype="float32").tobytes()
-    execution = execution_of(backend, config_of(*TENSORS))
-    done = execution.run(batch_of(requests, [payload]), {(1, 2)})
-    assert backend.sizes == [1] * 4, "without the one that was cancelled"
-    assert [result.error and result.error[0] for result in done.results] == [
-        None, None, Code.CANCELLED, Code.MODEL_ERROR, None,
-    ]  # fmt: skip
-    for ident in (0, 1, 4):
-        (output,) = done.results[ident].outputs
-        assert content(done, output) == payload[16 * ident : 16 * ident + 16]
-    assert done.splits == 0
-
-
-@pytest.mark.parametrize("items", [4, 8192])
-def test_a_model_may_use_its_output_memory_again_within_a_series(items: int) -> None:
-    memory = np.zeros((1, items), "float32")
-
-    def reuse(request: ModelRequest) -> ModelResponse:
-        memory[:] = float(request.label[1:])
-        return ModelResponse([OutputTensor("OUT", "FP32", (1, items), array=memory)])
-
-    requests = [fp32(ident) for ident in range(4)]
-    arena = HeapArena(room_bytes=2 * memory.nbytes)
-    execution = execution_of(ScriptedBackend(reuse), config_of(*TENSORS), arena=arena)
-    done = execution.run(batch_of(requests, [bytes(16)]), set())
-    for ident, result in enumerate(done.results):
-        (output,) = result.outputs
-        if output.place == m.Place.LEASE:
-            (raw,) = arena.lent[1, ident]
-        else:
-            raw = content(done, output)
-        assert np.frombuffer(raw, "float32").tolist() == [float(ident)] * items
-
-
 def test_halving_can_be_switched_off() -> None:
     config = config_of(
         *TENSORS,

@@ -35,9 +35,10 @@ def test_finished_batches_are_kept_until_acknowledged_newest_first() -> None:
     for ident in range(1, FINISHED_BATCHES_MAX + 3):
         held.waiting.append(received(ident))
         run_one(held)
-    assert list(held.finished) == [3, 4, 5, 6]
-    held.acknowledge(4)
-    assert list(held.finished) == [5, 6]
+    newest = FINISHED_BATCHES_MAX + 2
+    assert list(held.finished) == [*range(3, newest + 1)]
+    held.acknowledge(newest - 2)
+    assert list(held.finished) == [newest - 1, newest]
     held.acknowledge(99)
     assert not held.finished
 
