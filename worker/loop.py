@@ -93,7 +93,9 @@ class WorkerLoop:
         self._incarnation = 0
         self._outgoing: list[tuple[bytes, list[Buffer]]] = []
         """Results that leave together while more is to be executed."""
-        self._outgoing_since = self._executing_since = 0.0
+        self._outgoing_since = self._executing_since = self._received_at = 0.0
+        self._is_series = False
+        """Whether batches are single requests of which several may come together."""
         self._watch = SeriesWatch(transport.lock, self._relieve)
         self._draining = False
         self._looked_at = 0.0
@@ -134,7 +136,9 @@ class WorkerLoop:
             self._run_batch(batch)
         elif self._draining:
             raise Stopping(ExitCode.STOPPED, "nothing is left to do")
-        self._receive(self._wait_ms())
+        # Within a series, a look at the socket would cost as much as an execution does.
+        if not self._outgoing or monotonic() - self._received_at >= HELD_S:
+            self._receive(self._wait_ms())
         if self._arena is not None:
             self._arena.trim_when_due(monotonic_ns())
         if self._transport.is_broken:
@@ -153,7 +157,9 @@ class WorkerLoop:
 
         One, because asking again costs as much by a poll as by a receive that finds nothing.
         """
-        if self._transport.poll(timeout_ms):
+        has_message = self._transport.poll(timeout_ms)
+        self._received_at = monotonic()
+        if has_message:
             frames = self._transport.receive()
             if frames is not None:
                 self._handle(frames)
@@ -298,6 +304,7 @@ class WorkerLoop:
         if fault is not None:
             self._give_up(load, fault, load_ns)
         self._execution = self._prepare(model)
+        self._is_series = not model.config.batches
         self._loaded = encode(m.Loaded(load.instance, None, load_ns)), (config,)
         self._page.set_phase(Phase.READY)
         self._log.line(f"{load.model} version {load.version} loaded in {load_ns / 1e9:.2f} s")
@@ -332,7 +339,7 @@ class WorkerLoop:
         execution = self._execution
         assert execution is not None
         self._executing_since = monotonic()
-        if self._held.waiting:
+        if self._held.waiting and self._is_series:
             self._watch.begin()
         self._transport.lock.release()
         try:
@@ -358,12 +365,13 @@ class WorkerLoop:
             raise self._stopping
 
     def _post(self, header: bytes, frames: list[Buffer]) -> None:
-        """Results go with those of the next batches that are here, but soon."""
+        """Results of short executions go together while more of these are here; others at once."""
         now = monotonic()
         if not self._outgoing:
-            self._outgoing_since = now
+            self._outgoing_since = self._executing_since
         self._outgoing.append((header, frames))
-        if not self._held.waiting or now - self._outgoing_since >= HELD_S:
+        is_held = self._held.waiting and self._is_series
+        if not is_held or now - self._outgoing_since >= HELD_S:
             self._send_results()
             if not self._held.waiting:
                 self._watch.end()
@@ -394,8 +402,8 @@ class WorkerLoop:
 
         Not of a model that batches: it has one batch ahead, made for this worker.
         """
-        execution, held = self._execution, self._held
-        if held.executing is None or execution is None or execution.config.batches:
+        held = self._held
+        if held.executing is None:
             return
         batches = [*held.waiting]
         if batches and self._transport.send(encode(m.GivenBack(tuple([b.id for b in batches])))):

@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 import zmq
 
 from naiad.protocol import messages as m
+from naiad.protocol.bundle import bundled, unbundled
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.endpoints import Endpoints
 
@@ -61,6 +63,8 @@ class FakeWorkerBroker:
         self.socket.set_hwm(0)
         self.socket.bind(Endpoints(self.run_dir).workers)
         self.batch = 0
+        self._unread: deque[Heard] = deque()
+        """Of a BUNDLE."""
 
     def close(self) -> None:
         self.socket.close(0)
@@ -77,12 +81,18 @@ class FakeWorkerBroker:
 
     def hear(self, timeout_s: float = PATIENCE_S) -> Heard | None:
         """The next message of any worker, None when there is none in time."""
+        if self._unread:
+            return self._unread.popleft()
         if not self.socket.poll(int(timeout_s * 1e3)):
             return None
         sender, header, *payload = self.socket.recv_multipart()
         message = decode(header, [len(frame) for frame in payload])
         if isinstance(message, m.SlotHello):
             self.worker = sender
+        if isinstance(message, m.Bundle):
+            for inner, frames in unbundled(message, payload):
+                self._unread.append(Heard(decode(inner, [len(one) for one in frames]), frames))
+            return self._unread.popleft()
         return Heard(message, payload)
 
     def expect(
@@ -126,6 +136,13 @@ class FakeWorkerBroker:
         batch = m.Batch(self.batch, acknowledged, tuple(requests), tuple(regions))
         self.send(batch, payload)
         return self.batch
+
+    def send_series(self, requests: Sequence[m.BatchRequest], payload: Sequence[bytes]) -> None:
+        """Each as a batch of its own, all in one message."""
+        batches = [m.Batch(self.batch + 1 + at, 0, (one,), ()) for at, one in enumerate(requests)]
+        self.batch += len(batches)
+        header, frames = bundled([(encode(batch), payload) for batch in batches])
+        self.socket.send_multipart([self.worker, header, *frames])
 
 
 def fp32_request(
