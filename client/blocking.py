@@ -53,6 +53,17 @@ _NS_PER_MS: Final = 1_000_000
 _now_ns: Final = time.monotonic_ns
 
 
+class _Lead:
+    """Made and held by the thread that drives the socket; not held: nobody does."""
+
+    __slots__ = ("is_held", "lock", "thread")
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.lock = threading.Lock()
+        self.is_held = self.lock.locked
+
+
 class BlockingDriver:
     """What Client and its futures stand on. Every public method may be called by any thread."""
 
@@ -63,10 +74,7 @@ class BlockingDriver:
         """Grows whenever somebody drives the socket."""
         self._waits_for_room = waits_for_room
         self._lock = threading.Lock()
-        self._lead = threading.Lock()
-        """Made and held by the thread that drives the socket; not locked: nobody does."""
-        self._leader = 0
-        """That thread. Means something only while `_lead` is locked."""
+        self._lead = _Lead()
         self._is_polling = False
         """The leader sleeps on the descriptors: who submits meanwhile sends by himself."""
         self._sleeps_until_ns = 0
@@ -147,12 +155,13 @@ class BlockingDriver:
     @property
     def is_led(self) -> bool:
         """Whether some thread drives the socket right now."""
-        return self._lead.locked()
+        return self._lead.is_held()
 
     @property
     def is_leading(self) -> bool:
         """Whether this thread drives the socket right now: it is inside a callback."""
-        return self._leader == threading.get_ident() and self._lead.locked()
+        lead = self._lead  # read once: another thread's may take its place at any moment
+        return lead.thread == threading.get_ident() and lead.is_held()
 
     def send_soon(self) -> None:
         """Nobody may ever wait for what was submitted: send it now if it is alone or much, else
@@ -228,18 +237,17 @@ class BlockingDriver:
                 " submit with another callback instead"
             )
         while waitable.state is PENDING:
-            lead = threading.Lock()
+            lead = _Lead()
             ticket: threading.Lock | None = None
             try:
-                with lead:
+                with lead.lock:
                     with self._lock:
                         if waitable.state is not PENDING:
                             break
-                        if self._lead.locked():
+                        if self._lead.is_held():
                             ticket = threading.Lock()
                             self._follow(waitable, ticket)
                         else:
-                            self._leader = threading.get_ident()
                             self._lead = lead
                     if ticket is None:
                         self._drive_until(waitable, deadline_ns)
@@ -265,7 +273,7 @@ class BlockingDriver:
         with self._lock:
             if ticket is not None:
                 self._followers.leave(ticket)
-            if self._lead.locked():
+            if self._lead.is_held():
                 return
             self._is_polling = False
             if self._is_closed:
@@ -384,7 +392,7 @@ class BlockingDriver:
     def after_fork(self, fault: NaiadError) -> None:
         """In a child process: nothing here may be used; the parent's locks are of no use either."""
         self._lock = threading.Lock()
-        self._lead = threading.Lock()
+        self._lead = _Lead()
         self._followers.clear()
         self._is_closed = True
         self._farewell.detach()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from naiad.gateway.compression import InflationFault
@@ -66,8 +66,11 @@ class Call(ABC):
         self._held_bytes = 0
         self._has_sent = False
         self.is_done = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._deadline = 0.0
+        """Of the loop's time. The timer does not tell: uvloop has none for the next millisecond."""
         if head.timeout_seconds is not None:
+            self._deadline = self._loop.time() + head.timeout_seconds
             self._timer = self._loop.call_later(head.timeout_seconds, self._expired)
             caller = caller._replace(seconds_left=head.timeout_seconds)
         self.caller = caller
@@ -136,7 +139,7 @@ class Call(ABC):
         if (
             error.code is Code.TIMEOUT
             and timer is not None
-            and timer.when() - self._loop.time() < DEADLINE_SLACK_SECONDS
+            and self._deadline - self._loop.time() < DEADLINE_SLACK_SECONDS
         ):
             timer.cancel()  # the queue looked at the same deadline, and was first
             self._expired()
@@ -197,12 +200,13 @@ class WorkingCall(Call):
 
     _task: asyncio.Task[None] | None = None
 
-    def start(self, work: Awaitable[None]) -> None:
+    def start(self, work: Callable[[], Awaitable[None]]) -> None:
+        """`work` is called by the task: one that is cancelled before has not begun anything."""
         self._task = self._loop.create_task(self._guarded(work))
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
             self.succeed()
         except MessageFault as fault:
             self.refuse(fault)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -289,7 +290,7 @@ class GrpcConnection(asyncio.Protocol):
             call = ManyRequestsCall(self, stream, head, caller, method.name)
         self.calls[stream] = call
         if isinstance(call, ManyRequestsCall) and method.many is not None:
-            call.start(method.many(call))
+            call.start(partial(method.many, call))
         if is_ended:
             call.feed(memoryview(b""), is_ended=True)
 

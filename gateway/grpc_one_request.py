@@ -7,6 +7,7 @@ comes is taken at once, and a second message ends the call.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from naiad.gateway.calls import InferAnswer, InferCall
 from naiad.gateway.grpc_call import Door, WorkingCall
@@ -50,7 +51,7 @@ class OneRequestCall(WorkingCall):
         self._request = None
 
     def _begin(self, is_compressed: bool, content: bytes) -> None:
-        self.start(self._work(is_compressed, content))
+        self.start(partial(self._work, is_compressed, content))
 
     async def _work(self, is_compressed: bool, content: bytes) -> None:
         await self._answer(await self._plain(is_compressed, content), self)
@@ -63,7 +64,7 @@ class InferenceCall(OneRequestCall):
 
     def _begin(self, is_compressed: bool, content: bytes) -> None:
         if is_compressed:
-            self.start(self._work(is_compressed, content))
+            self.start(partial(self._work, is_compressed, content))
             return
         try:
             self._door.phase.check_open()

@@ -11,6 +11,7 @@ import base64
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from naiad.gateway import http_routes, uploads
@@ -121,7 +122,7 @@ class HttpApp:
             connection.reply(error_response(from_fault(fault)))
             return None
         LOG.debug("%s %s", head.method, head.path.decode("latin-1"))
-        work = self._handlers[route.name](route, given)
+        work = partial(self._handlers[route.name], route, given)
         return asyncio.get_running_loop().create_task(replied(connection, work))
 
     def place(self, head: Head) -> BodyPlace | None:

@@ -115,7 +115,7 @@ class Inference:
         body = request.body
         size = len(body)
         if is_slow or (size >= TEXT_BYTES_MIN and _json_bytes(request, size) >= TEXT_BYTES_MIN):
-            work = self._slowly(plan, request, connection.is_local)
+            work = partial(self._slowly, plan, request, connection.is_local)
             return asyncio.get_running_loop().create_task(replied(connection, work))
         try:
             if 0 < json_bytes <= size <= TEMPLATE_BYTES_MAX and type(body) is bytes:
@@ -151,7 +151,7 @@ class Inference:
 
     def _done(self, connection: HttpConnection, call: InferCall, outcome: Outcome) -> None:
         if isinstance(outcome, InferAnswer) and large_outputs(call, outcome):
-            work = self._response(call, outcome)
+            work = partial(self._response, call, outcome)
             connection.goes_on(asyncio.get_running_loop().create_task(replied(connection, work)))
         else:
             connection.reply(response_of(call, outcome))
@@ -296,10 +296,10 @@ def response_of(
     return Response(200, body.parts, body.json_length)
 
 
-async def replied(connection: HttpConnection, work: Awaitable[Response]) -> None:
-    """Await a response and send it; what went wrong becomes one."""
+async def replied(connection: HttpConnection, work: Callable[[], Awaitable[Response]]) -> None:
+    """Begin the work, await its response and send it; what went wrong becomes one."""
     try:
-        response = await work
+        response = await work()
     except HttpError as fault:
         response = error_response(fault)
     except NaiadError as fault:
