@@ -199,7 +199,7 @@ def test_a_long_load_disturbs_nobody(seconds: float, tmp_path: Path) -> None:
         ThreadPoolExecutor(1) as pool,
     ):
         others.phase("quiet")
-        others.wait(int(100 * seconds))
+        others.wait(min(1000, int(100 * seconds)))
         loading = pool.submit(server.client().load, "slow")
         others.phase("loading")
         statuses: list[int] = []
@@ -209,7 +209,7 @@ def test_a_long_load_disturbs_nobody(seconds: float, tmp_path: Path) -> None:
             wait([loading], PROBE_SECONDS)
         loading.result()
         others.phase("loaded")
-        others.wait(int(100 * seconds))
+        others.wait(min(1000, int(100 * seconds)))
         probe.request("GET", "/v2/models/slow/ready")
         assert probe.getresponse().status == 200
     print(f"\n  {len(statuses)} probes\n{others.table()}")
