@@ -22,8 +22,10 @@ from naiad.client.requests import (
     PackedInput,
     Prepared,
     checked,
+    fits_text,
     packed,
     tail,
+    unfit_text,
 )
 from naiad.client.results import InferResult
 from naiad.gateway.calls import (
@@ -194,6 +196,8 @@ def prepared(client: AsyncClient, call: InferCall, ids: dict[str, int]) -> Prepa
     for what, count in (("inputs", len(call.inputs)), ("outputs", len(call.outputs))):
         if count > TENSORS_MAX:
             raise RequestError(f"{count} {what}, expected at most {TENSORS_MAX}")
+    if call.id and not fits_text(call.id):
+        raise unfit_text("id", call.id)  # the client library would call it a label
     inputs: list[PackedInput] = []
     keeps: list[object] = []
     for name, datatype, shape, data in call.inputs:
