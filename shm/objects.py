@@ -127,7 +127,7 @@ def check_expected(region: Region, found: os.stat_result, uids: Collection[int])
 def truncated(region: Region, now: int) -> RequestError:
     """The error for a region whose owner made it smaller after it was registered."""
     return RequestError(
-        f"shared memory region {region.id} ({region.key}) had {region.size} bytes when it was "
+        f"shared memory region '{region.key}' had {region.size} bytes when it was "
         f"registered and has {now} now; do not truncate a region while it is registered",
         code=Code.REGION_TRUNCATED,
     )

@@ -196,7 +196,7 @@ class Mapping:
         The bytes stay mapped as long as the view lives, also after `close`.
         """
         region = self.region
-        checked_range(offset, size, region.size, region.id)
+        checked_range(offset, size, region.size, region.key)
         now = os.lseek(self._descriptor, 0, os.SEEK_END)  # a sixth of what fstat costs
         if offset + size > now:
             raise truncated(region, now)
@@ -204,7 +204,7 @@ class Mapping:
             return self._read_only[offset : offset + size]
         if not self.writable:
             raise RequestError(
-                f"shared memory region {region.id} ({region.key}) may only be read",
+                f"shared memory region '{region.key}' may only be read",
                 code=Code.PERMISSION_DENIED,
             )
         return self._view[offset : offset + size]
@@ -214,7 +214,7 @@ class Mapping:
 
         Read by a system call, so that a truncation meanwhile is an error and no SIGBUS.
         """
-        checked_range(offset, size, self.region.size, self.region.id)
+        checked_range(offset, size, self.region.size, self.region.key)
         found = os.pread(self._descriptor, size, offset)
         if len(found) != size:
             raise truncated(self.region, self.current_size())

@@ -156,7 +156,7 @@ def test_reading_does_not_allow_writing(key: str) -> None:
     with Segment.create(key, SIZE) as segment, Mapping.open(segment.region, writable=False) as read:
         with pytest.raises(TypeError):
             read.slice(0, 1)[0] = 1
-        with pytest.raises(RequestError, match="only be read") as caught:
+        with pytest.raises(RequestError, match=f"'{key}' may only be read") as caught:
             read.slice(0, 1, writable=True)
         assert caught.value.code is Code.PERMISSION_DENIED
 
@@ -182,7 +182,7 @@ def test_truncation_before_a_read_is_that_requests_error(key: str) -> None:
             with pytest.raises(RequestError, match="do not truncate") as caught:
                 use(4000, 2000)
             assert caught.value.code is Code.REGION_TRUNCATED
-            assert "had 100000 bytes" in caught.value.message
+            assert f"region '{key}' had 100000 bytes" in caught.value.message
             assert "has 5000 now" in caught.value.message
         os.truncate(DIRECTORY + key, SIZE)
         assert len(other.slice(4000, 2000)) == 2000
@@ -200,8 +200,10 @@ def test_a_grown_region_is_used_as_it_was_registered(key: str) -> None:
     with Segment.create(key, SIZE) as segment, Mapping.open(segment.region, writable=True) as other:
         os.truncate(DIRECTORY + key, 2 * SIZE)
         assert other.current_size() == SIZE
-        with pytest.raises(RequestError, match=r"^Invalid offset"):
+        with pytest.raises(RequestError, match=rf"^Invalid offset for .* region: '{key}'"):
             other.slice(SIZE, 1)
+        with pytest.raises(RequestError, match=rf"^Invalid offset \+ byte size .*: '{key}'"):
+            other.copy(1, SIZE)
 
 
 # --- what is opened --------------------------------------------------------------------------
