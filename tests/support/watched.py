@@ -16,6 +16,9 @@ MIB: Final = 2**20
 RESET_PEAK: Final = "5"
 """Written to /proc/PID/clear_refs: the highest resident size begins anew."""
 
+FAULT_SIGNS: Final = ("Traceback", "never awaited", "never retrieved")
+"""In a log; Python tells of what was dropped without a traceback."""
+
 
 class Watched:
     """`names`: as in Server.pids. They live through all of it, as the same processes."""
@@ -41,7 +44,8 @@ class Watched:
             peak = peak_bytes(one.pid) - self._resident[name]
             lines.append(f"  {name} grew by {grown / MIB:.0f} MiB, {peak / MIB:.0f} at most")
             assert peak < growth_bytes_max, lines[-1]
-        assert "Traceback" not in self._server.log, self._server.log[-4000:]
+        for sign in FAULT_SIGNS:
+            assert sign not in self._server.log, self._server.log[-4000:]
         return "\n".join(lines)
 
 
