@@ -18,6 +18,8 @@ RESET_PEAK: Final = "5"
 
 FAULT_SIGNS: Final = ("Traceback", "never awaited", "never retrieved")
 """In a log; Python tells of what was dropped without a traceback."""
+LOG_SHOWN_CHARS: Final = 2000
+"""Before such a sign, and from it on."""
 
 
 class Watched:
@@ -44,8 +46,10 @@ class Watched:
             peak = peak_bytes(one.pid) - self._resident[name]
             lines.append(f"  {name} grew by {grown / MIB:.0f} MiB, {peak / MIB:.0f} at most")
             assert peak < growth_bytes_max, lines[-1]
+        log = self._server.log
         for sign in FAULT_SIGNS:
-            assert sign not in self._server.log, self._server.log[-4000:]
+            at = log.find(sign)
+            assert at < 0, log[max(0, at - LOG_SHOWN_CHARS) : at + LOG_SHOWN_CHARS]
         return "\n".join(lines)
 
 
