@@ -30,6 +30,7 @@ from naiad.client.deadlines import deadline_after
 from naiad.client.driver import Driver, copy_of, over_budget, timed_out_in_line
 from naiad.client.followers import Followers, Waitable
 from naiad.client.futures import CANCELLED, PENDING, Future, Wish
+from naiad.client.leads import Lead
 from naiad.client.memory import ClientRegion
 from naiad.client.outcomes import Outcomes
 from naiad.client.pump import Pump
@@ -53,17 +54,6 @@ _NS_PER_MS: Final = 1_000_000
 _now_ns: Final = time.monotonic_ns
 
 
-class _Lead:
-    """Made and held by the thread that drives the socket; not held: nobody does."""
-
-    __slots__ = ("is_held", "lock", "thread")
-
-    def __init__(self) -> None:
-        self.thread = threading.get_ident()
-        self.lock = threading.Lock()
-        self.is_held = self.lock.locked
-
-
 class BlockingDriver:
     """What Client and its futures stand on. Every public method may be called by any thread."""
 
@@ -74,7 +64,7 @@ class BlockingDriver:
         """Grows whenever somebody drives the socket."""
         self._waits_for_room = waits_for_room
         self._lock = threading.Lock()
-        self._lead = _Lead()
+        self._lead = Lead()
         self._is_polling = False
         """The leader sleeps on the descriptors: who submits meanwhile sends by himself."""
         self._sleeps_until_ns = 0
@@ -83,6 +73,7 @@ class BlockingDriver:
         """Between beginning and end of I/O; found set at the beginning: it was interrupted."""
         self._followers = Followers()
         self._outcomes = Outcomes(driver, self._followers)
+        self._callbacks = self._outcomes.callbacks
         self._is_closed = False
         self._bell = Bell()
         self._farewell = weakref.finalize(self, _abandon, driver, self._bell)
@@ -114,7 +105,7 @@ class BlockingDriver:
 
     def _wait_for_room(self, inline_bytes: int, deadline_ns: int) -> None:
         session = self.driver.session
-        if not self._waits_for_room or self.is_leading:
+        if not self._waits_for_room or self.may_not_wait:
             raise over_budget(session)
         wish = Wish(inline_bytes)
         with self._lock:
@@ -159,9 +150,13 @@ class BlockingDriver:
 
     @property
     def is_leading(self) -> bool:
-        """Whether this thread drives the socket right now: it is inside a callback."""
-        lead = self._lead  # read once: another thread's may take its place at any moment
-        return lead.thread == threading.get_ident() and lead.is_held()
+        """Whether this thread drives the socket right now."""
+        return self._lead.is_mine()
+
+    @property
+    def may_not_wait(self) -> bool:
+        """Whether this thread is inside a callback, or anything else that a leader runs."""
+        return self._callbacks.is_running_here or self.is_leading
 
     def send_soon(self) -> None:
         """Nobody may ever wait for what was submitted: send it now if it is alone or much, else
@@ -207,13 +202,20 @@ class BlockingDriver:
             else:
                 self.driver.session.cancel(future.id)
             if future.callbacks:
-                self._outcomes.called.append(future)
+                self._callbacks.called.append(future)
             if self._is_polling:
                 self._send_for_leader()
-            is_led = self.is_led
-        if not is_led:
-            self._outcomes.run_callbacks()
+        self._run_callbacks()  # whoever leads may sleep for ever
         return True
+
+    def _run_callbacks(self) -> None:
+        try:
+            self._callbacks.run()
+        except BaseException:
+            with self._lock:
+                if self._is_polling:  # a leader that relied on this thread for the rest
+                    self._bell.ring()
+            raise
 
     def add_callback(self, future: Future[Any], callback: Callable[[Future[Any]], Any]) -> bool:
         """False: the future is done, the caller runs the callback itself."""
@@ -231,13 +233,13 @@ class BlockingDriver:
     def wait(self, waitable: Waitable, timeout_s: float | None) -> bool:
         """Until it is done, driving the socket or following who does. False: not in time."""
         deadline_ns = deadline_after(timeout_s, "timeout")
-        if self.is_leading:
+        if self.may_not_wait:
             raise RequestError(
                 "a callback must not wait for an answer: it runs in the thread that receives them;"
                 " submit with another callback instead"
             )
         while waitable.state is PENDING:
-            lead = _Lead()
+            lead = Lead()
             ticket: threading.Lock | None = None
             try:
                 with lead.lock:
@@ -312,17 +314,22 @@ class BlockingDriver:
 
     def _drive_until(self, waitable: Waitable, deadline_ns: int) -> None:
         ready: Sequence[tuple[int, int]] = ()
-        called = self._outcomes.called
+        callbacks = self._callbacks
+        called = callbacks.called
         while True:
             now_ns = _now_ns()
             with self._lock:
                 self._turn(now_ns, ready)
-                is_idle = not called and waitable.state is PENDING and self.driver.is_drained
+                is_idle = (
+                    (not called or callbacks.is_running)
+                    and waitable.state is PENDING
+                    and self.driver.is_drained
+                )
                 if is_idle:
                     timeout_ms = self._sleep_ms(now_ns, deadline_ns)
                     self._is_polling = True
             if called:
-                self._outcomes.run_callbacks()
+                self._run_callbacks()
             if waitable.state is not PENDING or (deadline_ns and now_ns >= deadline_ns):
                 return
             ready = self._bell.sleep(timeout_ms) if is_idle else ()
@@ -378,7 +385,7 @@ class BlockingDriver:
             if not self.is_led:
                 self._is_polling = False
                 self._farewell()
-        self._outcomes.run_callbacks()
+        self._run_callbacks()
 
     def end_with_process(self) -> None:
         """Say BYE, while the pump may still lead; nobody is told what becomes of his requests."""
@@ -392,8 +399,9 @@ class BlockingDriver:
     def after_fork(self, fault: NaiadError) -> None:
         """In a child process: nothing here may be used; the parent's locks are of no use either."""
         self._lock = threading.Lock()
-        self._lead = _Lead()
+        self._lead = Lead()
         self._followers.clear()
+        self._callbacks.after_fork()
         self._is_closed = True
         self._farewell.detach()
         _living.discard(self)

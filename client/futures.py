@@ -105,7 +105,7 @@ class Future(Generic[T]):
         return self.owner.cancel(self)
 
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
-        """Call `callback(future)` in the thread that completes it, or now if it is done.
+        """Call `callback(future)` in a thread that completes futures, or now if it is done.
 
         A callback may submit further requests; it must not wait for one.
         """

@@ -1,20 +1,20 @@
 """What came becomes the outcome of who waits for it: futures, wishes, and who leads for others.
 
-Owns what is not handed on yet: completions of the driver, wishes, callbacks to be run. Its methods
-are called by who drives the socket, under its lock but for the callbacks; it does no I/O.
+Owns what is not handed on yet: completions of the driver, wishes; callbacks.py runs what it calls.
+Its methods are called by who drives the socket, under its lock; it does no I/O.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import Any, Final
 
+from naiad.client.callbacks import Callbacks
 from naiad.client.calls import Completion
 from naiad.client.control import parsed_reply
 from naiad.client.driver import Driver
 from naiad.client.followers import Followers
-from naiad.client.futures import CANCELLED, DONE, LOG, PENDING, Future, Wish
+from naiad.client.futures import CANCELLED, DONE, PENDING, Future, Wish
 from naiad.client.memory import RegistrationToken
 from naiad.client.packing import Request
 from naiad.protocol.errors import NaiadError
@@ -29,15 +29,14 @@ class Outcomes:
         self._driver = driver
         self._followers = followers
         self.completions: list[Completion] = []
-        self.called: deque[Future[Any]] = deque()
-        """Done, and their callbacks are still to be run."""
+        self.callbacks: Final = Callbacks()
         self.wishes: list[Wish] = []
         self.errand: Wish | None = None
         """Set while a thread leads that others need not wait for (see pump.py)."""
 
     def settle(self) -> None:
         """Complete futures. Interrupted, it can be done again: a done future stays as it is."""
-        called = self.called
+        called = self.callbacks.called
         for token, error, answer, frames, request in self.completions:
             if token.state is PENDING:
                 if answer is not None:
@@ -93,16 +92,3 @@ class Outcomes:
             else:
                 left.append(wish)
         self.wishes = left
-
-    def run_callbacks(self) -> None:
-        """Those of what is done, without the lock; by one thread at a time."""
-        called = self.called
-        while called:
-            future = called[0]
-            callbacks, future.callbacks = future.callbacks, None
-            for callback in callbacks or ():
-                try:
-                    callback(future)
-                except Exception:
-                    LOG.exception("exception in a callback of %r", future)
-            called.popleft()
