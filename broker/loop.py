@@ -86,7 +86,7 @@ class Loop:
             e.ScanRepository: repository.ask,
             e.KeepUploads: uploads.perform,
             e.StatNamedRegion: clients.stat_named_region,
-            e.SaveState: self._save_later,
+            e.SaveState: lambda action: None,  # done by now, see _handle
             e.Log: lambda action: log.write(action.level, action.text),
             e.TellFault: lambda action: log.fault(action.what, action.fault),
             e.SetLogLevels: self._set_log_levels,
@@ -108,6 +108,7 @@ class Loop:
         ):
             self._waiting.watch(descriptor)
         self._perform(self._scheduler.start(names, saved, time.monotonic_ns()))
+        self._must_save = True  # once it is known who of an earlier broker's lives
         if saved is not None:
             self._handle([*self._clients.expect(saved), *self._workers.expect(saved)])
         gc.collect()
@@ -212,15 +213,17 @@ class Loop:
             self._sweep()
             events += self._clients.named_regions_gone(self._scheduler.world.named_regions)
             events += self._workers.shortages()
-        self._perform(self._scheduler.handle(events, now_ns, time.time_ns() // 1_000_000))
+        actions = self._scheduler.handle(events, now_ns, time.time_ns() // 1_000_000)
+        if self._must_save or any(type(action) is e.SaveState for action in actions):
+            # First: nobody is told what a broker that died in this moment would not know.
+            self._must_save = False
+            self._save()
+        self._perform(actions)
         self._events_since_collection += len(events)
         young, middle, _ = gc.get_count()
         if young > OBJECTS_PER_COLLECTION_MAX:
             # Never all of them, which takes long when much is queued: that is for idle times.
             gc.collect(1 if middle >= YOUNG_COLLECTIONS_MAX else 0)
-        if self._must_save:
-            self._must_save = False
-            self._save()
 
     def _perform(self, actions: list[e.Action]) -> None:
         performers = self._performers
@@ -238,9 +241,6 @@ class Loop:
         """Reference counting frees nearly everything; this is for the rare cycle."""
         self._events_since_collection = 0
         gc.collect()
-
-    def _save_later(self, _: e.SaveState) -> None:
-        self._must_save = True
 
     def _save(self) -> None:
         snapshot = self._scheduler.snapshot()
