@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple
 
 import zmq
 
+from naiad.protocol.messages import COPY_BYTES_MAX
+
 MESSAGES_PER_DRAIN_MAX: Final = 256
 HIGH_WATER_MARK_MESSAGES: Final = 1000
 PAYLOAD_FRAMES_MAX: Final = 4096
@@ -25,8 +27,6 @@ REOPEN_SHARE: Final = 0.9
 """Of the connections allowed: with so few again, new ones are taken again."""
 OUTBOX_MESSAGE_BYTES: Final = 200
 """What a kept message costs beyond the bytes of its frames."""
-COPY_BYTES_MAX: Final = 256 * 1024
-"""Larger frames go to libzmq by reference; below, a copy costs less than the bookkeeping."""
 HEADER_ALLOWANCE_BYTES: Final = 1024 * 1024
 _MONITOR_EVENT: Final = struct.Struct("=Hi")
 """Event and value of a monitor's message; zmq.utils.monitor would import all of asyncio."""

@@ -20,11 +20,9 @@ import zmq
 
 from naiad.client.calls import Message
 from naiad.protocol.errors import Code, Unavailable
-from naiad.protocol.messages import INLINE_BYTES_MAX
+from naiad.protocol.messages import COPY_BYTES_MAX, INLINE_BYTES_MAX
 
 HIGH_WATER_MESSAGES: Final = 1000
-COPY_BYTES_MAX: Final = 256 * 1024
-"""Larger frames are sent by reference: below, pyzmq's own bookkeeping costs more than a copy."""
 BACKOFF_NS_MIN: Final = 10_000_000
 BACKOFF_NS_MAX: Final = 100_000_000
 BYE_LINGER_MS: Final = 100

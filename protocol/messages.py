@@ -71,6 +71,7 @@ from naiad.protocol.worker_messages import (
 __all__ = [
     "ANY_VERSION",
     "CLIENT_HEADER_BYTES_MAX",
+    "COPY_BYTES_MAX",
     "INLINE_BYTES_MAX",
     "KIND_OF",
     "PARAMETERS_MAX",
@@ -135,6 +136,8 @@ CLIENT_HEADER_BYTES_MAX: Final = 64 * 1024
 WORKER_HEADER_BYTES_MAX: Final = 1024 * 1024
 INLINE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest payload frame, and largest sum of the payload frames of one message from a client."""
+COPY_BYTES_MAX: Final = 256 * 1024
+"""Larger frames go to libzmq by reference; below, a copy costs less than the bookkeeping."""
 PAYLOAD_FRAMES_MAX: Final = 4096
 REQUESTS_PER_MESSAGE_MAX: Final = 1024
 

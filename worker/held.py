@@ -1,7 +1,7 @@
 """Batches a worker has: waiting, being executed, finished but not yet acknowledged. Pure.
 
 This is what survives a broker: SLOT_HELLO lists it, and finished results are sent again. Finished
-ones are bounded, newest kept; the broker has at most two batches out, so none of value is lost.
+ones are bounded, newest kept: far more than the broker has out, so none of value is lost.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from naiad.protocol.messages import BatchRequest, HeldBatch
 from naiad.worker.batch import Buffer, ReceivedBatch
 
 FINISHED_BATCHES_MAX: Final = 32
+"""The broker has one batch executed and a series of 16 ahead, at most."""
 WAITING_BATCHES_MAX: Final = 64
 """Far beyond what a broker may send; a broker that does not know its own limit is refused."""
 
@@ -48,8 +49,17 @@ class HeldBatches:
         self.finished[batch.id] = batch
         if len(self.finished) > FINISHED_BATCHES_MAX:
             self.finished.popitem(last=False)
+        self._forget_abandoned(batch.requests)
+
+    def give_back(self) -> None:
+        """What waits is another worker's to execute."""
+        for batch in self.waiting:
+            self._forget_abandoned(batch.requests)
+        self.waiting.clear()
+
+    def _forget_abandoned(self, requests: tuple[BatchRequest, ...]) -> None:
         if self.abandoned:
-            self.abandoned.difference_update((r.session, r.id) for r in batch.requests)
+            self.abandoned.difference_update((r.session, r.id) for r in requests)
 
     def acknowledge(self, newest: int) -> None:
         """The broker has the results of this batch and of all that were sent before it."""

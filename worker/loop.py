@@ -1,7 +1,8 @@
 """The life of a worker: say hello, load, run batches in order, answer, and outlive its broker.
 
 Owns the slot's identity, the loaded model and what is held for the broker. One thread does it all:
-poll, receive, run a batch, send its results. The loaded model is kept while the broker is away;
+poll, receive, run a batch, send its results; while it runs a series, another sees to it that nobody
+waits for a long execution (series_watch). The loaded model is kept while the broker is away;
 hello is said on each new connection (by the connection's thread, when this one executes), and what
 the broker may have missed is sent again after its welcome: LOADED and unacknowledged results.
 """
@@ -403,13 +404,11 @@ class WorkerLoop:
         Not of a model that batches: it has one batch ahead, made for this worker.
         """
         held = self._held
-        if held.executing is None:
+        if held.executing is None or not held.waiting:
             return
-        batches = [*held.waiting]
-        if batches and self._transport.send(encode(m.GivenBack(tuple([b.id for b in batches])))):
-            held.waiting.clear()
-            for batch in batches:
-                held.abandoned.difference_update((r.session, r.id) for r in batch.requests)
+        message = m.GivenBack(tuple([batch.id for batch in held.waiting]))
+        if self._transport.send(encode(message)):
+            held.give_back()
 
     def _is_cancelled(self, request: Key) -> bool:
         """Asked by a running model: look at the socket, but not at every question."""

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import zmq
 
-from naiad.protocol.messages import INLINE_BYTES_MAX
+from naiad.protocol.messages import COPY_BYTES_MAX, INLINE_BYTES_MAX
 
 HIGH_WATER_MESSAGES: Final = 1000
 RECONNECT_MS: Final = 20
@@ -39,8 +39,6 @@ _BROKEN: Final = int(
 )
 _EVENT: Final = Struct("=HI")
 """Event and value of a monitor's message; zmq.utils.monitor would import all of asyncio."""
-COPY_BYTES_MAX: Final = 256 * 1024
-"""Larger frames are sent by reference; below, a copy costs less than the bookkeeping."""
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 """As plain integers: combining two members of the enum takes 3 µs."""

@@ -189,6 +189,21 @@ class Dispatch:
 
     # --- back ------------------------------------------------------------------------
 
+    def take_back(self, batch: Batch) -> list[Job]:
+        """What of a batch that its worker does not have any more is to be queued again; requests
+        that were answered meanwhile end here."""
+        again: list[Job] = []
+        for job in batch.jobs:
+            if job is None:
+                continue
+            if job.state is JobState.ANSWERED:
+                self._answers.release(job)
+                continue
+            if job.state is JobState.EARLY:
+                self._world.uncount_early(job)
+            again.append(job)
+        return again
+
     def requeue(self, job: Job) -> None:
         """Put a job back at the head of its queue, under its first arrival time."""
         model = job.model

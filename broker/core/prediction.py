@@ -26,19 +26,16 @@ class Prediction:
 
     def __init__(self) -> None:
         self._busy_ns: dict[int, float] = {}
-        self._each_ns = 0.0
+        self._each_ns: float | None = None
         self._mean_ns = 0.0
         self._spread_ns = 0.0
 
     def observe(self, rows: int, busy_ns: int, handover_ns: int | None) -> None:
         """Take in one finished batch; `handover_ns` only if its worker was idle when it came."""
         known = self._busy_ns.get(rows)
-        if known is None:
-            if len(self._busy_ns) >= ROWS_REMEMBERED_MAX:
-                self._busy_ns.pop(next(iter(self._busy_ns)))
-            self._busy_ns[rows] = float(busy_ns)
-        else:
-            self._busy_ns[rows] = known + WEIGHT * (busy_ns - known)
+        if known is None and len(self._busy_ns) >= ROWS_REMEMBERED_MAX:
+            self._busy_ns.pop(next(iter(self._busy_ns)))
+        self._busy_ns[rows] = _followed(known, busy_ns)
         if handover_ns is not None and handover_ns > 0:
             off = handover_ns - self._mean_ns
             self._mean_ns += WEIGHT * off
@@ -46,11 +43,7 @@ class Prediction:
 
     def observe_each(self, ns: int) -> None:
         """What one execution took, of a model that does not batch."""
-        if self._each_ns:
-            ns_off = ns - self._each_ns
-            self._each_ns += WEIGHT * ns_off
-        else:
-            self._each_ns = float(ns)
+        self._each_ns = _followed(self._each_ns, ns)
 
     def series(self) -> int:
         """How many requests may be executed in a row before the first is answered."""
@@ -67,3 +60,8 @@ class Prediction:
     def handover_ns(self) -> int:
         """About the 90th percentile of the hand-over."""
         return int(self._mean_ns + SPREADS * self._spread_ns)
+
+
+def _followed(average: float | None, seen: int) -> float:
+    """The moving average with one more observation; the first is all there is."""
+    return float(seen) if average is None else average + WEIGHT * (seen - average)

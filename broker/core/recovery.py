@@ -304,15 +304,7 @@ class Recovery:
         for batch in lost:
             if batch in slot.ahead:
                 slot.ahead.remove(batch)
-            for job in batch.jobs:
-                if job is None:
-                    continue
-                if job.state is JobState.ANSWERED:
-                    self._answers.release(job)
-                    continue
-                if job.state is JobState.EARLY:
-                    self._world.uncount_early(job)
-                again.append(job)
+            again += self._dispatch.take_back(batch)
             if batch is slot.current:
                 self._results.free(slot)
         self._dispatch.requeue_all(again)

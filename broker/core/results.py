@@ -102,15 +102,7 @@ class Results:
         again: list[Job] = []
         for batch in [batch for batch in slot.ahead if batch.id in batches]:
             slot.ahead.remove(batch)
-            for job in batch.jobs:
-                if job is None:
-                    continue
-                if job.state is JobState.ANSWERED:
-                    self._answers.release(job)
-                    continue
-                if job.state is JobState.EARLY:
-                    self._world.uncount_early(job)
-                again.append(job)
+            again += self._dispatch.take_back(batch)
             batch.jobs = []
         slot.early_due_ns = 0
         self._dispatch.requeue_all(again)
