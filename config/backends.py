@@ -60,8 +60,18 @@ TELLS_NOTHING: Final = frozenset({"identity"})
 GPU_ONLY_BACKENDS: Final = frozenset({"tensorrt"})
 TENSORRT_MODULES: Final = ("tensorrt", "tensorrt_lean", "tensorrt_rtx")
 """Python modules that the backend "tensorrt" runs engines with; one is enough. Each is a thin
-package over `<name>_bindings`, which may be there alone."""
-TENSORRT_BINDINGS: Final = tuple(f"{name}_bindings" for name in TENSORRT_MODULES)
+package over its bindings, which may be there alone (see tensorrt_imports)."""
+TENSORRT_DATATYPE: Final = {
+    "FLOAT": "FP32",
+    "HALF": "FP16",
+    "BF16": "BF16",
+    "INT8": "INT8",
+    "INT32": "INT32",
+    "INT64": "INT64",
+    "BOOL": "BOOL",
+    "UINT8": "UINT8",
+}
+"""TensorRT's DataType by name: what a request can carry. (Its own nptype() raises for BF16.)"""
 SHAPE_TENSOR_BACKENDS: Final = frozenset({"tensorrt"})
 """Backends that give the engine inputs to compute shapes from."""
 
@@ -92,6 +102,11 @@ def found_backend(files: Collection[str], directory_name: str) -> tuple[str, str
             return backend, filename
     suffix = directory_name.rpartition(".")[2]
     return (suffix, "") if suffix in KNOWN_BACKENDS and suffix != directory_name else ("", "")
+
+
+def tensorrt_imports(name: str) -> tuple[str, str]:
+    """What to import for one of TENSORRT_MODULES, the first that is there."""
+    return name, f"{name}_bindings"
 
 
 def way_out(backend: str, devices: str) -> str:

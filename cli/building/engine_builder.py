@@ -17,20 +17,10 @@ from naiad.cli.building.progress import Messages, Phases, logger_of, monitor_of
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.streams import complain
+from naiad.config.backends import TENSORRT_DATATYPE
 from naiad.config.faults import listed
 from naiad.worker.backends.completion import DeclaredTensor
 
-DATATYPES: Final = {
-    "FLOAT": "FP32",
-    "HALF": "FP16",
-    "BF16": "BF16",
-    "INT8": "INT8",
-    "INT32": "INT32",
-    "INT64": "INT64",
-    "BOOL": "BOOL",
-    "UINT8": "UINT8",
-}
-"""TensorRT's names of what a request can carry."""
 PARSER_ERRORS_MAX: Final = 10
 CURRENT: Final = "current"
 
@@ -148,12 +138,12 @@ class EngineBuilder:
 
 def _declared(tensor: Any) -> DeclaredTensor:
     name = tensor.dtype.name
-    if name not in DATATYPES:
+    if name not in TENSORRT_DATATYPE:
         raise CommandFailed(
             f'"{tensor.name}" is {name}, which no request can carry; cast it inside the ONNX to '
-            f"one of {listed(list(DATATYPES.values()))}"
+            f"one of {listed(list(TENSORRT_DATATYPE.values()))}"
         )
-    return DeclaredTensor(tensor.name, DATATYPES[name], tuple(tensor.shape))
+    return DeclaredTensor(tensor.name, TENSORRT_DATATYPE[name], tuple(tensor.shape))
 
 
 def parser_error(error: Any) -> str:

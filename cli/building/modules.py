@@ -12,15 +12,13 @@ from types import ModuleType
 from typing import Final, NamedTuple
 
 from naiad.cli.failure import CommandFailed
+from naiad.config.backends import tensorrt_imports
 
 TENSORRT: Final = "tensorrt"
 TENSORRT_RTX: Final = "tensorrt_rtx"
 AUTO: Final = "auto"
 
-MODULES: Final = {
-    TENSORRT: ("tensorrt", "tensorrt_bindings"),
-    TENSORRT_RTX: ("tensorrt_rtx", "tensorrt_rtx_bindings"),
-}
+MODULES: Final = {name: tensorrt_imports(name) for name in (TENSORRT, TENSORRT_RTX)}
 INSTALL: Final = {
     TENSORRT: 'pip install "naiad[tensorrt]"',
     TENSORRT_RTX: 'pip install "naiad[rtx]"',

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from naiad.config.backends import (
     ENTRY_POINT_GROUP,
-    TENSORRT_BINDINGS,
     TENSORRT_MODULES,
+    tensorrt_imports,
 )
 from naiad.protocol.errors import Code, ModelError
 from naiad.worker.backends.base import Backend
@@ -44,7 +44,7 @@ BUILT_IN: Final[dict[str, BackendSource]] = {
         "naiad.worker.backends.tensorrt.backend:TensorRTBackend",
         ("numpy", "cuda.bindings"),
         "pip install 'naiad[tensorrt]', or 'naiad[cuda,rtx]' for plans of TensorRT-RTX",
-        one_of=(*TENSORRT_MODULES, *TENSORRT_BINDINGS),
+        one_of=(*TENSORRT_MODULES, *[tensorrt_imports(name)[1] for name in TENSORRT_MODULES]),
     ),
 }
 

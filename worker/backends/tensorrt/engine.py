@@ -10,23 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from naiad.config.backends import TENSORRT_DATATYPE
 from naiad.config.faults import listed
 from naiad.protocol.datatypes import tensor_bytes
 from naiad.protocol.errors import Code, ModelError
 from naiad.worker.backends.completion import DeclaredTensor
 from naiad.worker.backends.tensorrt.profiles import Profile, Range, Shape
 
-DATATYPE: Final = {
-    "FLOAT": "FP32",
-    "HALF": "FP16",
-    "BF16": "BF16",
-    "INT8": "INT8",
-    "INT32": "INT32",
-    "INT64": "INT64",
-    "UINT8": "UINT8",
-    "BOOL": "BOOL",
-}
-"""TensorRT's DataType by name. (Its own nptype() raises for BF16.)"""
 LINEAR: Final = "Row major linear"
 """How the text of a tensor's format begins when rows lie one after the other."""
 
@@ -44,7 +34,7 @@ class Binding:
 
     def size_bytes(self, shape: Shape) -> int:
         size = tensor_bytes(self.datatype, shape)
-        assert size is not None  # no BYTES among DATATYPE
+        assert size is not None  # no BYTES among TENSORRT_DATATYPE
         return size
 
     def declared(self) -> DeclaredTensor:
@@ -58,15 +48,15 @@ def read_bindings(trt: Any, engine: Any) -> tuple[Binding, ...]:
         name = engine.get_tensor_name(index)
         is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
         kind = engine.get_tensor_dtype(name).name
-        if kind not in DATATYPE:
+        if kind not in TENSORRT_DATATYPE:
             raise load_error(
                 f"{'input' if is_input else 'output'} '{name}' of the engine is {kind}; expected "
-                f"{listed(sorted(DATATYPE.values()))}; build the engine with one of these"
+                f"{listed(sorted(TENSORRT_DATATYPE.values()))}; build the engine with one of these"
             )
         bindings.append(
             Binding(
                 name,
-                DATATYPE[kind],
+                TENSORRT_DATATYPE[kind],
                 tuple(engine.get_tensor_shape(name)),
                 is_input,
                 engine.get_tensor_location(name) == trt.TensorLocation.HOST,

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from naiad.config.backends import DEFAULT_FILENAME, TENSORRT_MODULES
+from naiad.config.backends import DEFAULT_FILENAME, TENSORRT_MODULES, tensorrt_imports
 from naiad.config.faults import listed
 from naiad.config.names import inner_path_fault, printable
 from naiad.worker.backends.base import ModelInstance
@@ -123,7 +123,7 @@ def trt_module(instance: ModelInstance, plan: bytes, importer: Importer = import
     names = (asked,) if asked else (RTX,) if is_rtx else (FULL, LEAN)
     faults = []
     for name in names:
-        for module in (name, f"{name}_bindings"):
+        for module in tensorrt_imports(name):
             try:
                 return importer(module)
             except ModuleNotFoundError:
