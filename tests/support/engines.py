@@ -21,6 +21,8 @@ MODULES: dict[str, Any] = {
     "tensorrt_rtx": fake_trt,
 }
 FILENAME = "model.plan"
+AFFINE = [{"x": [[1, 4], [2, 4], [8, 4]]}]
+"""The one profile that most tests give the engine of `write_affine`."""
 
 
 def importer(name: str) -> Any:

@@ -13,11 +13,10 @@ import naiad
 from naiad.client import Client
 from naiad.testing.server import Server, serve
 from naiad.worker.exit_codes import ExitCode
-from support.engines import put_plan, random, write_affine
+from support.engines import AFFINE, put_plan, random, write_affine
 from support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-PROFILES = [{"x": [[1, 4], [2, 4], [8, 4]]}]
 PLANTED = "import sys\nfrom support import {0}\nsys.modules[__name__] = {0}\n"
 
 
@@ -43,7 +42,7 @@ def trip(tmp_path: Path) -> Path:
 def server(tmp_path: Path, trip: Path) -> Iterator[Server]:
     repository = tmp_path / "models"
     directory = write_affine(repository / "affine")
-    put_plan(directory, PROFILES, trip=str(trip))
+    put_plan(directory, AFFINE, trip=str(trip))
     (directory / "1" / "model.onnx").unlink()
     with serve(repository, environment={"PYTHONPATH": plant(tmp_path / "planted")}) as server:
         yield server

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from naiad.client import AsyncClient, Client, Code, InternalError, RequestError
 from naiad.client.calls import BROKER_DEATHS_MAX
 from naiad.testing.server import Server, serve
 from support.models import add_echo
+from support.planted import planted
 
 PLANTED = """
 import os, sys
@@ -47,11 +46,7 @@ ARRAYS = {"INPUT0": np.zeros(16, np.float32)}
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("models")
     add_echo(repository, "echo")
-    planted = tmp_path_factory.mktemp("planted")
-    (planted / "sitecustomize.py").write_text(PLANTED)
-    source = Path(__file__).resolve().parents[3] / "src"
-    path = os.pathsep.join([str(planted), str(source)])
-    environment = {"PYTHONPATH": path, "NAIAD_COMPILED": "0"}  # methods of sources can be replaced
+    environment = planted(tmp_path_factory.mktemp("planted"), PLANTED)
     with serve(repository, environment=environment) as server:
         yield server
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from naiad.client import Client
 from naiad.testing.server import Server, serve
 from support.models import add_echo
+from support.planted import planted
 
 SLOW_DISK = """
 import sys, time
@@ -35,10 +35,7 @@ ARRAYS = {"INPUT0": np.zeros(16, np.float32)}
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("models")
     add_echo(repository, "echo")
-    planted = tmp_path_factory.mktemp("planted")
-    (planted / "sitecustomize.py").write_text(SLOW_DISK)
-    source = Path(__file__).resolve().parents[3] / "src"
-    environment = {"PYTHONPATH": os.pathsep.join([str(planted), str(source)])}
+    environment = planted(tmp_path_factory.mktemp("planted"), SLOW_DISK)
     with serve(
         repository, environment=environment, arguments=["--control-mode", "explicit"]
     ) as server:

@@ -22,6 +22,17 @@ def primed(took_ns: int = 50 * US, **fields: Any) -> tuple[Bench, int]:
     return bench, slot
 
 
+def shared() -> tuple[Bench, int, int]:
+    """Two quick workers that were idle when four requests came."""
+    bench = Bench()
+    first, second = bench.served(config(**instances(2)))
+    bench.ask(101, 102)
+    bench.finish(first, took_ns=10 * US)
+    bench.finish(second, took_ns=10 * US)
+    bench.ask(1, 2, 3, 4)
+    return bench, first, second
+
+
 def next_sent(bench: Bench, slot: int) -> list[list[int]]:
     """What goes to the worker when its running batch is done."""
     bench.finish(slot, took_ns=50 * US)
@@ -68,12 +79,7 @@ def test_the_late_batch_is_a_series_as_well() -> None:
 
 
 def test_idle_workers_share_what_waits() -> None:
-    bench = Bench()
-    first, second = bench.served(config(**instances(2)))
-    bench.ask(101, 102)
-    bench.finish(first, took_ns=10 * US)
-    bench.finish(second, took_ns=10 * US)
-    bench.ask(1, 2, 3, 4)
+    bench, first, second = shared()
     assert sorted([bench.sent(first), bench.sent(second)]) == [[[1], [2]], [[3], [4]]]
 
 
@@ -122,12 +128,7 @@ def test_what_is_given_back_waits_in_its_place_and_nothing_follows() -> None:
 
 
 def test_what_is_given_back_goes_to_whoever_is_free() -> None:
-    bench = Bench()
-    first, second = bench.served(config(**instances(2)))
-    bench.ask(101, 102)
-    bench.finish(first, took_ns=10 * US)
-    bench.finish(second, took_ns=10 * US)
-    bench.ask(1, 2, 3, 4)
+    bench, first, second = shared()
     bench.finish(second, took_ns=10 * US)
     bench.finish(second, took_ns=10 * US)
     assert bench.batches[second] == []

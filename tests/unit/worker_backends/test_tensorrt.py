@@ -1,6 +1,5 @@
 """The TensorRT backend's own code over the fakes: results equal those of ONNX Runtime."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,15 @@ from naiad.worker.backends.tensorrt import memory
 from naiad.worker.backends.tensorrt.backend import TensorRTBackend
 from support import engines, fake_cudart, fake_trt
 from support.backend_requests import Served, place
-from support.engines import expected, load, put_plan, random
+from support.engines import AFFINE, expected, load, put_plan, random
 from support.onnx_models import write_echo
 
-AFFINE = [{"x": [[1, 4], [2, 4], [8, 4]]}]
+pytestmark = pytest.mark.usefixtures("gpu")
+
 CLASSIFIER = [{name: [[1, 4], [4, 4], [8, 4]] for name in "ab"}]
 SMALL = {"image": [[1, 3, 4, 4], [2, 3, 8, 8], [4, 3, 16, 16]]}
 LARGE = {"image": [[1, 3, 8, 8], [1, 3, 32, 32], [8, 3, 64, 64]]}
 TWO_PROFILES = {"instance_group": [{"name": "blur", "kind": "KIND_GPU", "profile": ["0", "1"]}]}
-
-
-@pytest.fixture(autouse=True)
-def gpu() -> Iterator[fake_cudart.Device]:
-    device = fake_cudart.reset()
-    yield device
-    device.close()
 
 
 @pytest.fixture

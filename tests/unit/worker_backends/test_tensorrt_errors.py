@@ -1,6 +1,5 @@
 """What goes wrong with engines and GPUs: each fault over the fakes, and what people are told."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,10 @@ from naiad.worker.backends.tensorrt.backend import TensorRTBackend
 from naiad.worker.backends.tensorrt.cuda import STICKY_ERRORS
 from support import engines, fake_cudart, fake_trt
 from support.backend_requests import Served, place
-from support.engines import load, put_plan, random
+from support.engines import AFFINE, load, put_plan, random
 from support.onnx_models import write_echo
 
-AFFINE = [{"x": [[1, 4], [2, 4], [8, 4]]}]
-
-
-@pytest.fixture(autouse=True)
-def gpu() -> Iterator[fake_cudart.Device]:
-    device = fake_cudart.reset()
-    yield device
-    device.close()
+pytestmark = pytest.mark.usefixtures("gpu")
 
 
 @pytest.fixture

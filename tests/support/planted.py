@@ -1,0 +1,15 @@
+"""Code that runs in every process of a server as it starts: how a test plants a fault there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parents[2] / "src"
+
+
+def planted(folder: Path, code: str) -> dict[str, str]:
+    """The environment for `serve`; methods can be replaced, as the sources are not compiled."""
+    (folder / "sitecustomize.py").write_text(code)
+    path = os.pathsep.join([str(folder), str(SOURCES)])
+    return {"PYTHONPATH": path, "NAIAD_COMPILED": "0"}
