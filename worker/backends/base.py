@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from naiad.config.model import ModelConfig
 from naiad.protocol.errors import NaiadError
@@ -26,6 +26,33 @@ class InstanceLost(BaseException):
     The worker ends at once, with this text; what it was executing is judged as at any death. Not an
     Exception, so that nothing on its way takes it for a failed batch.
     """
+
+
+class DeviceSpan(NamedTuple):
+    """Bytes in a GPU's memory: a client's, mapped into this process while something refers to this.
+
+    Valid during execute only, as all that a request has. `device` as this process counts GPUs.
+    Before the bytes are read or written, a stream must wait for `event` (a cudaEvent_t), if there
+    is one: the client's own work on them may still be under way.
+    """
+
+    address: int
+    size: int
+    device: int = 0
+    event: Any = None
+    keep: Any = None
+    """What keeps the memory mapped."""
+
+
+class DeviceMemory(NamedTuple):
+    """What of one request lies in GPU memory: inputs, and where the client wants outputs, by name.
+
+    A backend sees it if it says `takes_device_memory`. Its inputs are among the request's others as
+    well, whose `buffer` is then a copy in ordinary memory, made when it is first asked for.
+    """
+
+    inputs: dict[str, DeviceSpan]
+    places: dict[str, DeviceSpan]
 
 
 class InputTensor(Protocol):
@@ -48,7 +75,9 @@ class InputTensor(Protocol):
 class OutputTensor:
     """One output of one request: packed bytes (BYTES with length prefixes), or an array.
 
-    Give `array` or `buffer`. With an array the datatype must be the array's (uint16 bits for BF16).
+    Give `array`, `buffer` or `span`. With an array the datatype must be the array's (uint16 bits
+    for BF16). A span is in GPU memory and complete: nothing is under way there. One that begins
+    where the request's device place does is not copied.
     """
 
     name: str
@@ -56,6 +85,7 @@ class OutputTensor:
     shape: Sequence[int]
     array: Array | None = None
     buffer: memoryview | bytes | None = None
+    span: DeviceSpan | None = None
 
 
 @dataclass(slots=True)
@@ -78,6 +108,8 @@ class ModelRequest:
     sequence_start: bool = False
     sequence_end: bool = False
     is_cancelled: Callable[[], bool] = lambda: False
+    device: DeviceMemory | None = None
+    """None where all is in ordinary memory, and for backends that take no other."""
 
 
 @dataclass(slots=True)
@@ -108,7 +140,11 @@ class ModelInstance:
 
 
 class Backend(Protocol):
-    """load → warm_up → execute ... → unload, all on one thread."""
+    """load → warm_up → execute ... → unload, all on one thread.
+
+    A backend with an attribute `takes_device_memory` that is true once it has loaded is told where
+    tensors lie in GPU memory (ModelRequest.device); for others the worker copies them.
+    """
 
     def load(self, instance: ModelInstance) -> ModelConfig:
         """Load the model; the config it returns is completed (auto-complete) and final.

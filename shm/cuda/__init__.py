@@ -1,0 +1,1 @@
+"""Memory of a GPU that processes share by CUDA's IPC handles."""
