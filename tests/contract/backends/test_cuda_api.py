@@ -14,10 +14,9 @@ import pytest
 import naiad.worker.backends.tensorrt.cuda as calls
 from naiad.protocol.errors import Code, ModelError
 from support import fake_cudart
+from support.real_packages import real_package
 
-real: Any = pytest.importorskip(
-    "cuda.bindings.runtime", reason="needs pip install cuda-bindings", exc_type=ImportError
-)
+real: Any = real_package("cuda.bindings.runtime", "cuda-bindings")
 
 FUNCTIONS = [
     name

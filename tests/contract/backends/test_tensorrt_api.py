@@ -17,6 +17,7 @@ from naiad.worker.backends.tensorrt.cuda import Cuda
 from naiad.worker.backends.tensorrt.memory import output_allocator
 from naiad.worker.backends.tensorrt.runtime import LastWords, LoadedEngine
 from support import fake_cudart, fake_trt
+from support.real_packages import real_package
 
 PACKAGES = {
     "tensorrt_lean_bindings.tensorrt_lean": "tensorrt-lean-cu13-libs tensorrt-lean-cu13-bindings",
@@ -26,8 +27,7 @@ PACKAGES = {
 
 @pytest.fixture(scope="module", params=PACKAGES)
 def bindings(request: pytest.FixtureRequest) -> Any:
-    needs = f"needs pip install {PACKAGES[request.param]}"
-    return pytest.importorskip(request.param, reason=needs, exc_type=ImportError)
+    return real_package(request.param, PACKAGES[request.param])
 
 
 CLASSES = ["Runtime", "ICudaEngine", "IExecutionContext", "ILogger"]
@@ -153,9 +153,7 @@ def test_an_allocator_of_ours_is_one_of_the_real_kind(bindings: Any) -> None:
 
 def test_what_the_real_rtx_runtime_refuses_is_told_in_its_words() -> None:
     """Of the three runtimes this one can be made, and asked, without a GPU."""
-    rtx = pytest.importorskip(
-        "tensorrt_rtx_bindings", reason="needs TensorRT-RTX", exc_type=ImportError
-    )
+    rtx = real_package("tensorrt_rtx_bindings", "naiad[rtx]")
     device = fake_cudart.reset()
     cuda = Cuda(fake_cudart, "model", 0)
     with pytest.raises(ModelError) as caught:

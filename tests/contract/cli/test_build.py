@@ -21,13 +21,12 @@ from naiad.cli.main import main
 from naiad.config.model import ModelConfig
 from naiad.config.pbtxt import parse
 from support.onnx_models import Tensor, write_echo, write_model
+from support.real_packages import real_package
 
 PLAN_MARK = b"vtrt"
 EXAMPLES = Path(__file__).resolve().parent.parent.parent.parent / "model_repository"
 
-rtx: Any = pytest.importorskip(
-    MODULES[TENSORRT_RTX][1], reason='needs TensorRT-RTX: pip install "naiad[rtx]" (96 MB)'
-)
+rtx: Any = real_package(MODULES[TENSORRT_RTX][1], "naiad[rtx]")
 
 
 def built(directory: Path, *options: str) -> ExitCode | int:
