@@ -15,6 +15,8 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 from support.simulated_scenario import Simulation  # noqa: E402
 
 LINES = 80
+COLUMNS = 400
+"""Of a line: whole payloads stand in some."""
 
 
 def tell(seed: int, lines: int) -> bool:
@@ -25,7 +27,8 @@ def tell(seed: int, lines: int) -> bool:
     except Exception as fault:
         token = getattr(fault, "token", 0)
         print(f"seed {seed}: the story of request {token} (0: of all)\n")
-        print(simulation.ledger.tale(token, lines))
+        for line in simulation.ledger.tale(token, lines).splitlines():
+            print(line[:COLUMNS])
         print()
         traceback.print_exc(limit=-6)
         return False

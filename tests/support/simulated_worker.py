@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from naiad.broker.core.prediction import SERIES_NS_MAX, SERIES_REQUESTS_MAX
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code
+from naiad.worker.held import FINISHED_BATCHES_MAX
 from support.simulated_arena import Arena
 from support.simulated_execution import Execution, Key, Received, Regions
 from support.simulated_ledger import Violation
@@ -23,8 +24,6 @@ from support.simulated_time import MICROSECOND, MILLISECOND, Connection
 
 if TYPE_CHECKING:
     from support.simulated_server import Server
-
-FINISHED_MAX = 4
 
 
 class SimulatedWorker:
@@ -291,7 +290,7 @@ class SimulatedWorker:
         durations = m.Durations(took_ns // 10, took_ns - took_ns // 5, took_ns // 10)
         message = m.Results(batch.id, tuple(results), durations, 0, arenas)
         self.finished[batch.id] = (message, answers, batch)
-        if len(self.finished) > FINISHED_MAX:
+        if len(self.finished) > FINISHED_BATCHES_MAX:
             self.finished.popitem(last=False)
         self.abandoned.difference_update((r.session, r.id) for r in batch.requests)
         if self.welcomed:
