@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPONENTS = {
@@ -30,6 +31,11 @@ def _import_sources() -> None:
 
 SWITCH = "NAIAD_COMPILED"
 _import_sources()
+
+
+# An example that takes long says how busy the machine is: no test fails for that.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session", autouse=True)

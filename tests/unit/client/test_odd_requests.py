@@ -102,7 +102,7 @@ SCALARS = st.one_of(NAMES, st.booleans(), st.integers(-(2**65), 2**65), st.float
 DTYPES = st.sampled_from(["?", "i1", "<i8", ">i4", "u2", "f2", "f4", "f8", "O", "c8", "M8[s]"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.dictionaries(NAMES, st.tuples(SHAPES, DTYPES), max_size=4),
     st.fixed_dictionaries(

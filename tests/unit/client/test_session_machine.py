@@ -170,5 +170,5 @@ class Conversation(RuleBasedStateMachine):
                 assert memory() is None, "leaked"
 
 
-Conversation.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Conversation.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestConversation = Conversation.TestCase

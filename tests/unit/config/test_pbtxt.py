@@ -100,7 +100,7 @@ WORDS = "input output name dims 1 -1 8.0 { } [ ] < > : , ; # // ${x} {{ y }} X_Y
 STRINGS = ('"a"', "'b", '"\\y"')
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.sampled_from((*WORDS.split(), *STRINGS)), max_size=30),
     st.sampled_from([" ", "\n", "\0"]),

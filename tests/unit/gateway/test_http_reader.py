@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.gateway.http_known_heads import KnownHeads
@@ -74,7 +74,6 @@ def post(body: bytes, headers: bytes = b"") -> bytes:
     return b"POST /x?q HTTP/1.1\r\nHost: h\r\n" + length + headers + b"\r\n" + body
 
 
-@settings(deadline=None)  # a busy machine is no fault of the reader
 @given(st.integers(1, 200))
 def test_requests_come_out_whole_however_they_are_cut(step: int) -> None:
     reading = Reading()

@@ -181,7 +181,7 @@ def test_deep_nesting_is_refused() -> None:
         decode(b"\x91" * 5000 + b"\x01")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=300))
 def test_random_bytes_only_raise_protocol_error(data: bytes) -> None:
     try:

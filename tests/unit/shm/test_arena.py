@@ -236,4 +236,4 @@ class ArenaAgainstModel(RuleBasedStateMachine):
 
 
 TestArenaAgainstModel = ArenaAgainstModel.TestCase
-TestArenaAgainstModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestArenaAgainstModel.settings = settings(max_examples=60, stateful_step_count=40)
