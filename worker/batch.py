@@ -22,7 +22,15 @@ from naiad.protocol.messages import (
     Place,
     Tensor,
 )
-from naiad.worker.backends.base import ModelRequest, ModelResponse, OutputTensor
+from naiad.worker.backends.base import (
+    DeviceMemory,
+    DeviceSpan,
+    ModelRequest,
+    ModelResponse,
+    OutputTensor,
+)
+from naiad.worker.device_regions import DeviceRegions
+from naiad.worker.device_tensors import DeviceContent, DeviceInput
 from naiad.worker.outputs import OutputRules
 from naiad.worker.shapes import InputReshapes, Shape
 from naiad.worker.tensors import Input, bytes_offsets, pack_array
@@ -40,6 +48,9 @@ Buffer = memoryview | bytes
 
 class Regions(Protocol):
     """The mapped client regions of one broker (worker.regions)."""
+
+    device: DeviceRegions
+    device_ids: set[int]
 
     def readable(self, region: int, offset: int, size: int) -> memoryview: ...
 
@@ -77,8 +88,10 @@ class RequestReader:
         config: ModelConfig,
         rules: OutputRules,
         is_cancelled: Callable[[tuple[int, int]], bool],
+        takes_device_memory: bool = False,
     ) -> None:
         self._rules = rules
+        self._takes_device_memory = takes_device_memory
         self._reshapes = InputReshapes(config)
         shape_tensors = frozenset(t.name for t in config.inputs if t.is_shape_tensor)
         strings = frozenset(t.name for t in config.inputs if t.data_type in ("BYTES", ""))
@@ -92,18 +105,27 @@ class RequestReader:
         (session, ident, label, tensors, outputs, remaining_us, priority, sequence, _,
          parameters) = request  # fmt: skip
         frames = batch.frames
+        regions = batch.regions
+        on_device = regions.device_ids
         special = self._special
         inputs: dict[str, Any] = {}
+        spans: dict[str, DeviceSpan] = {}
         for name, datatype, shape, place, region, offset, size in tensors:
             if special and name in special:
-                inputs[name] = self._read_special(tensors[len(inputs)], batch)
+                inputs[name] = self._read_special(tensors[len(inputs)], batch, spans)
                 continue
             if place == 0:
                 buffer = frames[region][offset : offset + size]
+            elif region in on_device:
+                inputs[name] = self._on_device(tensors[len(inputs)], regions.device, spans)
+                continue
             else:
-                buffer = batch.regions.readable(region, offset, size)
+                buffer = regions.readable(region, offset, size)
             inputs[name] = Input(name, datatype, shape, buffer)
-        places = _places(outputs, batch.regions) if outputs else {}
+        places = _places(outputs, regions) if outputs else {}
+        device: DeviceMemory | None = None
+        if self._takes_device_memory and on_device:
+            device = _device_memory(spans, outputs, regions)
         start = end = False
         sequence_id: int | str = 0
         if sequence is not None:
@@ -120,17 +142,38 @@ class RequestReader:
             start,
             end,
             partial(self._is_cancelled, (session, ident)),
+            device,
         )
 
-    def _read_special(self, tensor: Tensor, batch: ReceivedBatch) -> Input:
+    def _on_device(
+        self, tensor: Tensor, device: DeviceRegions, spans: dict[str, DeviceSpan]
+    ) -> Any:
+        """An input in GPU memory, copied for a backend that does not take it there."""
+        name, datatype, shape, _, region, offset, size = tensor
+        if name in self._reshapes.names:
+            shape = self._reshapes.model_shape(name, shape)
+        span = device.span(region, offset, size)
+        if self._takes_device_memory:
+            spans[name] = span
+            return DeviceInput(name, datatype, shape, span, device)
+        return Input(name, datatype, shape, device.host_copy(span))
+
+    def _read_special(
+        self, tensor: Tensor, batch: ReceivedBatch, spans: dict[str, DeviceSpan]
+    ) -> Any:
         """An input that is parsed or that the model sees in another shape."""
         name, datatype, shape, place, region, offset, size = tensor
+        regions = batch.regions
         if place == 0:
             buffer = batch.frames[region][offset : offset + size]
+        elif region in regions.device_ids:
+            if name not in self._parsed:
+                return self._on_device(tensor, regions.device, spans)
+            buffer = regions.device.host_copy(regions.device.span(region, offset, size))
         elif name in self._parsed:
-            buffer = batch.regions.copy(region, offset, size)
+            buffer = regions.copy(region, offset, size)
         else:
-            buffer = batch.regions.readable(region, offset, size)
+            buffer = regions.readable(region, offset, size)
         if datatype == "BYTES":
             _check_bytes_input(name, shape, buffer)
         if name in self._reshapes.names:
@@ -146,14 +189,28 @@ def _check_bytes_input(name: str, shape: Shape, private: memoryview) -> None:
 
 
 def _places(outputs: tuple[OutputRequest, ...], regions: Regions) -> dict[str, Any]:
-    """Writable uint8 arrays for the outputs that the client wants in its own memory."""
+    """Writable uint8 arrays for the outputs that the client wants in its own ordinary memory."""
     places: dict[str, Any] = {}
     for name, place, region, offset, size in outputs:
-        if place == _REGION:
-            import numpy as np
+        if place != _REGION:
+            continue
+        if region in regions.device_ids:
+            regions.device.span(region, offset, size)  # before the model runs for nothing
+            continue
+        import numpy as np
 
-            places[name] = np.frombuffer(regions.writable(region, offset, size), dtype=np.uint8)
+        places[name] = np.frombuffer(regions.writable(region, offset, size), dtype=np.uint8)
     return places
+
+
+def _device_memory(
+    inputs: dict[str, DeviceSpan], outputs: tuple[OutputRequest, ...], regions: Regions
+) -> DeviceMemory | None:
+    places: dict[str, DeviceSpan] = {}
+    for name, place, region, offset, size in outputs:
+        if place == _REGION and region in regions.device_ids:
+            places[name] = regions.device.span(region, offset, size)
+    return DeviceMemory(inputs, places) if inputs or places else None
 
 
 class ResultWriter:
@@ -203,7 +260,10 @@ class ResultWriter:
                 shape, expected = rules.check(output, batch_size)
             content: Any = output.buffer  # of any type that has bytes
             if content is None:
-                content = self._packed_array(output)
+                span = output.span
+                content = (
+                    self._packed_array(output) if span is None else self._moved(output, places)
+                )
             size: int = content.nbytes if type(content) is memoryview else len(content)
             if size != expected:
                 if expected is not None:
@@ -239,6 +299,17 @@ class ResultWriter:
         except (TypeError, ValueError) as fault:
             raise self._rules.not_packable(output, fault) from fault
 
+    def _moved(self, output: OutputTensor, places: dict[str, OutputRequest]) -> Any:
+        """What a backend left in GPU memory: as it is, if it stays there, else copied."""
+        span: Any = output.span
+        if output.datatype == "BYTES":
+            raise self._rules.not_packable(output, TypeError("strings cannot lie in GPU memory"))
+        regions = self._batch.regions
+        place = places.get(output.name)
+        if place is not None and place.region in regions.device_ids:
+            return DeviceContent(span)
+        return regions.device.host_copy(span)
+
     def _reserve_packed_frame(self) -> int:
         """The place of the shared frame of small outputs among the payload frames."""
         self._packed_frame = len(self._frames)
@@ -265,14 +336,22 @@ class ResultWriter:
         self._frames.append(bytes(content))
         return 0, len(self._frames) - 1, 0
 
-    def _put(self, wanted: OutputRequest, content: Buffer, size: int) -> tuple[int, int, int]:
+    def _put(self, wanted: OutputRequest, content: Any, size: int) -> tuple[int, int, int]:
         """Into the client's own memory, unless the backend wrote it there already."""
         if size > wanted.size:
             raise RequestError(
                 f"shared memory size specified with the request for output '{wanted.name}' "
                 f"({wanted.size} bytes) should be at least {size} bytes to hold the results"
             )
-        target = self._batch.regions.writable(wanted.region, wanted.offset, wanted.size)[:size]
+        regions = self._batch.regions
+        if wanted.region in regions.device_ids:
+            place = regions.device.span(wanted.region, wanted.offset, wanted.size)
+            if not isinstance(content, DeviceContent):
+                regions.device.write(place, content)
+            elif content.span.address != place.address:
+                regions.device.move(place, content.span)
+            return _REGION, wanted.region, wanted.offset
+        target = regions.writable(wanted.region, wanted.offset, wanted.size)[:size]
         if size and _address(target) != _address(content):
             target[:] = memoryview(content).cast("B")
         return _REGION, wanted.region, wanted.offset

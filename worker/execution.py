@@ -66,7 +66,8 @@ class Execution:
         self._log = log
         self._lender = lender
         self._rules = OutputRules(config)
-        self._reader = RequestReader(config, self._rules, is_cancelled)
+        takes_device_memory = getattr(backend, "takes_device_memory", False) is True
+        self._reader = RequestReader(config, self._rules, is_cancelled, takes_device_memory)
         self._splits_allowed = config.naiad.split_failed_batches and config.naiad.retry
         self._splits = 0
 
@@ -158,6 +159,8 @@ class Execution:
                 if not isinstance(response, ModelResponse):
                     raise self._refused(response)
                 results[index] = writer.write(request, wanted, response)
+            except InstanceLost:
+                raise
             except BaseException as fault:  # a response is made of the model's own objects
                 results[index] = BatchResult(self._write_fault(request, fault).wire(), ())
         if writer.fallback_count:

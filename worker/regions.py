@@ -11,20 +11,32 @@ import weakref
 from collections.abc import Iterable
 
 from naiad.protocol.messages import Region
+from naiad.shm.cuda.key import is_cuda
 from naiad.shm.mappings import Mappings
+from naiad.worker.device_regions import DeviceRegions
 
 
 class RegionTable:
-    """All regions that one broker has defined for this worker."""
+    """All regions that one broker has defined for this worker. `device` is for tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: DeviceRegions | None = None) -> None:
         self._mappings = Mappings(writable=True)
         self._memory: dict[int, weakref.ref[object]] = {}
         self._leaving: dict[int, weakref.ref[object]] = {}
+        self.device = device or DeviceRegions()
+        self.device_ids: set[int] = set()
+        """Regions of GPU memory; all others are segments."""
 
     def define(self, regions: Iterable[Region]) -> None:
-        """Raises ProtocolError when an id comes to mean another segment."""
-        self._mappings.define(regions)
+        """Raises ProtocolError when an id comes to mean another region."""
+        segments = []
+        for region in regions:
+            if is_cuda(region):
+                self.device.define(region)
+                self.device_ids.add(region.id)
+            else:
+                segments.append(region)
+        self._mappings.define(segments)
 
     def readable(self, region: int, offset: int, size: int) -> memoryview:
         """A read-only view of `size` bytes. Raises RequestError when they cannot be had."""
@@ -46,6 +58,9 @@ class RegionTable:
             memory = self._memory.pop(ident, None)
             if memory is not None and memory() is not None:
                 self._leaving[ident] = memory
+        if not self.device_ids.isdisjoint(ids):
+            self.device_ids.difference_update(ids)
+            self._leaving.update(self.device.forget(ids))
         return tuple([ident for ident in ids if ident not in self._leaving])
 
     @property

@@ -11,6 +11,7 @@ from naiad.protocol.errors import NaiadError
 from naiad.shm.page import SlotPage
 from naiad.worker.backends.base import ModelInstance, ModelRequest, ModelResponse
 from naiad.worker.batch import Buffer, ReceivedBatch, Regions
+from naiad.worker.device_regions import DeviceRegions
 from naiad.worker.execution import Execution
 from naiad.worker.log import Log
 from naiad.worker.regions import RegionTable
@@ -48,6 +49,8 @@ class HeapRegions:
 
     def __init__(self, **regions: bytearray) -> None:
         self.content = {int(name.removeprefix("r")): region for name, region in regions.items()}
+        self.device = DeviceRegions()
+        self.device_ids: set[int] = set()
 
     def readable(self, region: int, offset: int, size: int) -> memoryview:
         return self.writable(region, offset, size).toreadonly()

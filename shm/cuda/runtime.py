@@ -1,0 +1,196 @@
+"""CUDA's runtime as far as shared memory needs it: handles, mappings, copies. Each call is checked.
+
+`cuda.bindings` is imported when it is first needed, and never by a broker. It returns tuples and
+raises nothing; here an error is a CudaFault. Owns no memory and knows no region.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any, Final
+
+from naiad.shm.cuda.key import HANDLE_BYTES
+
+RUNTIME_MODULE: Final = "cuda.bindings.runtime"
+DRIVER_MODULE: Final = "cuda.bindings.driver"
+STICKY_ERRORS: Final = frozenset(
+    {214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999}
+)
+"""After these a process can do nothing more on its GPU, and must end."""
+INSTALL: Final = "pip install 'naiad[cuda]'"
+
+_NO_DRIVER: Final = frozenset({34, 35})
+_DEFAULT_STREAM: Final = 0
+
+
+class CudaMissing(Exception):
+    """There is no CUDA in this process; the text says what is missing and what to do."""
+
+
+class CudaFault(Exception):
+    """A call failed: `code` is CUDA's number, the text CUDA's name and words for it."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+    @property
+    def is_sticky(self) -> bool:
+        return self.code in STICKY_ERRORS
+
+
+class CudaRuntime:
+    """The calls. Numbers of devices are those of this process."""
+
+    def __init__(self, api: Any, driver: Any) -> None:
+        self.api = api
+        self._driver = driver
+        self.device_count = _device_count(api)
+
+    # --- Handles -------------------------------------------------------------------------------
+
+    def memory_handle(self, address: int) -> bytes:
+        """What another process opens the allocation around `address` with.
+
+        Raises CudaFault for memory that cannot be shared so: all but that of cudaMalloc.
+        """
+        return _bytes_of(self._call("cudaIpcGetMemHandle", address))
+
+    def open_memory(self, handle: bytes, device: int) -> int:
+        """The address here of another process's allocation; its beginning."""
+        opened = _filled(self.api.cudaIpcMemHandle_t(), handle)
+        with self._on(device):
+            flags = self.api.cudaIpcMemLazyEnablePeerAccess
+            return int(self._call("cudaIpcOpenMemHandle", opened, flags))
+
+    def close_memory(self, address: int, device: int) -> None:
+        with self._on(device):
+            self._call("cudaIpcCloseMemHandle", address)
+
+    def allocation(self, address: int) -> tuple[int, int] | None:
+        """(beginning, size) of the allocation around an address; None where CUDA cannot tell."""
+        with suppress(RuntimeError):  # of a driver that is not there
+            error, begin, size = self._driver.cuMemGetAddressRange(address)
+            if not int(error):
+                return int(begin), int(size)
+        return None
+
+    def device_of(self, address: int) -> int:
+        """The GPU that the memory is on."""
+        return int(self._call("cudaPointerGetAttributes", address).device)
+
+    # --- Memory --------------------------------------------------------------------------------
+
+    def allocate(self, size: int, device: int) -> int:
+        with self._on(device):
+            return int(self._call("cudaMalloc", size))
+
+    def free(self, address: int, device: int) -> None:
+        with self._on(device):
+            self._call("cudaFree", address)
+
+    def copy_to_host(self, host: int, device: int, size: int) -> None:
+        """Done when it returns, as are all copies here."""
+        self._copy(host, device, size, self.api.cudaMemcpyKind.cudaMemcpyDeviceToHost)
+
+    def copy_to_device(self, device: int, host: int, size: int) -> None:
+        self._copy(device, host, size, self.api.cudaMemcpyKind.cudaMemcpyHostToDevice)
+
+    def copy_on_device(self, target: int, source: int, size: int) -> None:
+        self._copy(target, source, size, self.api.cudaMemcpyKind.cudaMemcpyDeviceToDevice)
+
+    def _copy(self, target: int, source: int, size: int, kind: Any) -> None:
+        if size:
+            self._call("cudaMemcpy", target, source, size, kind)
+            # Only copies to the host have ended by now: others may still be under way.
+            self._call("cudaStreamSynchronize", _DEFAULT_STREAM)
+
+    # --- Events --------------------------------------------------------------------------------
+
+    def new_event(self, device: int) -> Any:
+        """An event that other processes may wait for."""
+        flags = self.api.cudaEventDisableTiming | self.api.cudaEventInterprocess
+        with self._on(device):
+            return self._call("cudaEventCreateWithFlags", flags)
+
+    def event_handle(self, event: Any) -> bytes:
+        return _bytes_of(self._call("cudaIpcGetEventHandle", event))
+
+    def open_event(self, handle: bytes, device: int) -> Any:
+        opened = _filled(self.api.cudaIpcEventHandle_t(), handle)
+        with self._on(device):
+            return self._call("cudaIpcOpenEventHandle", opened)
+
+    def record(self, event: Any, stream: int) -> None:
+        """Everything given to the stream so far is what those who wait for the event wait for."""
+        self._call("cudaEventRecord", event, stream)
+
+    def wait_for(self, event: Any) -> None:
+        self._call("cudaEventSynchronize", event)
+
+    def end_event(self, event: Any) -> None:
+        self._call("cudaEventDestroy", event)
+
+    def wait_for_stream(self, stream: int) -> None:
+        self._call("cudaStreamSynchronize", stream)
+
+    # --- Calls ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _on(self, device: int) -> Iterator[None]:
+        """Another current device for a moment; whose thread it is may rely on its own."""
+        before = int(self._call("cudaGetDevice"))
+        if before == device:
+            yield
+            return
+        self._call("cudaSetDevice", device)
+        try:
+            yield
+        finally:
+            self._call("cudaSetDevice", before)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        error, *values = getattr(self.api, name)(*arguments)
+        code = int(error)
+        if code:
+            self.api.cudaGetLastError()  # a later call must not be blamed for it
+            told = self.api.cudaGetErrorString(error)[1]
+            words = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+            raise CudaFault(code, f"CUDA error {code} ({error.name}): {words}")
+        return values[0] if values else None
+
+
+def cuda_runtime(importer: Callable[[str], Any] = import_module) -> CudaRuntime:
+    """CUDA as this process has it. Raises CudaMissing."""
+    try:
+        api, driver = importer(RUNTIME_MODULE), importer(DRIVER_MODULE)
+    except ImportError as fault:
+        raise CudaMissing(f"cuda.bindings cannot be imported ({fault}): {INSTALL}") from fault
+    return CudaRuntime(api, driver)
+
+
+def _device_count(api: Any) -> int:
+    error, count = api.cudaGetDeviceCount()
+    if not int(error) and count:
+        return int(count)
+    if int(error) in _NO_DRIVER:
+        raise CudaMissing(
+            f"there is no NVIDIA driver that this CUDA runtime can use ({error.name}): install one"
+            " (`nvidia-smi` must work), or give the container the GPU"
+        )
+    raise CudaMissing(
+        f"CUDA sees no GPU ({error.name}): look at `nvidia-smi` and CUDA_VISIBLE_DEVICES"
+    )
+
+
+def _bytes_of(handle: Any) -> bytes:
+    """cuda.bindings has had no attribute for these bytes in all of its versions."""
+    return ctypes.string_at(int(handle.getPtr()), HANDLE_BYTES)
+
+
+def _filled(handle: Any, content: bytes) -> Any:
+    ctypes.memmove(int(handle.getPtr()), content, HANDLE_BYTES)
+    return handle
