@@ -13,13 +13,14 @@ import os
 import sys
 import weakref
 from collections.abc import Collection
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import posix_ipc
 
 from naiad.protocol.errors import Code, InternalError, RequestError, Unavailable
 from naiad.protocol.messages import Region
 from naiad.shm.layout import PAGE_BYTES, REGION_BYTES_MAX, checked_key, checked_range
+from naiad.shm.mapped_memory import MappedMemory
 from naiad.shm.objects import (
     DIRECTORY,
     cannot_open,
@@ -33,6 +34,7 @@ from naiad.shm.objects import (
 POPULATE_BYTES_MAX: Final = 16 << 20
 """New segments up to this size get their pages at once (1.6 ms per MiB); in larger ones each range
 pays for its pages when it is first written."""
+Memory = TypeVar("Memory", bound=mmap.mmap)
 
 
 class SharedMemoryFull(Unavailable):
@@ -83,7 +85,7 @@ class Segment:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             os.fchmod(descriptor, mode)  # the umask has had its say at creation
             os.posix_fallocate(descriptor, 0, size)
-            mapped = _map(descriptor, size, writable=True, populate=populate)
+            mapped = _map(descriptor, size, writable=True, populate=populate, kind=mmap.mmap)
             found = os.fstat(descriptor)
         except OSError as fault:
             posix_ipc.unlink_shared_memory(key)
@@ -133,11 +135,13 @@ class Segment:
 class Mapping:
     """A segment of another process, mapped after it was found to be what was registered."""
 
-    def __init__(self, region: Region, descriptor: int, mapped: mmap.mmap, writable: bool) -> None:
+    def __init__(
+        self, region: Region, descriptor: int, mapped: MappedMemory, writable: bool
+    ) -> None:
         self.region = region
         self.writable = writable
         self._descriptor = descriptor
-        self._mapped: mmap.mmap | None = mapped
+        self._mapped: MappedMemory | None = mapped
         self._view = memoryview(mapped)
         self._read_only = self._view.toreadonly()
 
@@ -172,7 +176,9 @@ class Mapping:
             raise cannot_open(key, fault) from fault
         try:
             check_expected(region, os.fstat(descriptor), (os.geteuid(),) if uids is None else uids)
-            mapped = _map(descriptor, region.size, writable=writable, populate=False)
+            mapped = _map(
+                descriptor, region.size, writable=writable, populate=False, kind=MappedMemory
+            )
         except BaseException as fault:
             os.close(descriptor)
             if isinstance(fault, OSError):
@@ -224,12 +230,11 @@ class Mapping:
         """Unmap. False: views are still in use and the last of them unmaps."""
         if self._mapped is None:
             return True
-        mapped, self._mapped = self._mapped, None
+        memory = weakref.ref(self._mapped)
         os.close(self._descriptor)
-        self._read_only.release()
-        view, self._view = self._view, memoryview(b"")
-        self._read_only = memoryview(b"")
-        return _unmapped(mapped, view)
+        self._mapped = None
+        self._view = self._read_only = memoryview(b"")
+        return memory() is None
 
     def __enter__(self) -> Self:
         return self
@@ -249,12 +254,14 @@ def _unlink(region: Region, pid: int) -> bool:
     return True
 
 
-def _map(descriptor: int, size: int, *, writable: bool, populate: bool) -> mmap.mmap:
+def _map(
+    descriptor: int, size: int, *, writable: bool, populate: bool, kind: type[Memory]
+) -> Memory:
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     if sys.version_info >= (3, 13):
-        return mmap.mmap(descriptor, size, flags=flags, prot=protection, trackfd=False)
-    return mmap.mmap(descriptor, size, flags=flags, prot=protection)
+        return kind(descriptor, size, flags=flags, prot=protection, trackfd=False)
+    return kind(descriptor, size, flags=flags, prot=protection)
 
 
 def _unmapped(mapped: mmap.mmap, view: memoryview) -> bool:

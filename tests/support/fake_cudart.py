@@ -3,7 +3,8 @@
 Device memory is host memory of its own kind: copies are checked against what is allocated, and new
 memory is full of POISON. Streams are threads that work in order, so that whoever does not wait sees
 it. `device` is the one GPU: tests set what it has, and what goes wrong. Held to the real module's
-signatures by tests/contract/backends/test_cuda_api.py.
+signatures by tests/contract/backends/test_cuda_api.py. One long file, as what it stands in for is
+one module.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 POISON = 0xCD
@@ -25,6 +27,9 @@ STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 
 cudaStreamNonBlocking = 1
 cudaEventDisableTiming = 2
 cudaHostAllocDefault = 0
+cudaHostRegisterPortable = 1
+cudaHostRegisterReadOnly = 8
+PRIORITY_LEAST, PRIORITY_GREATEST = 0, -5
 
 
 class cudaError_t(IntEnum):
@@ -39,13 +44,21 @@ class cudaError_t(IntEnum):
     cudaErrorAssert = 710
     cudaErrorMisalignedAddress = 716
     cudaErrorInvalidAddressSpace = 717
+    cudaErrorHostMemoryAlreadyRegistered = 712
+    cudaErrorHostMemoryNotRegistered = 713
     cudaErrorLaunchFailure = 719
     cudaErrorNotSupported = 801
+    cudaErrorStreamCaptureUnsupported = 900
+    cudaErrorStreamCaptureInvalidated = 901
 
 
 class cudaMemcpyKind(IntEnum):
     cudaMemcpyHostToDevice = 1
     cudaMemcpyDeviceToHost = 2
+
+
+class cudaStreamCaptureMode(IntEnum):
+    cudaStreamCaptureModeThreadLocal = 1
 
 
 class cudaDeviceAttr(IntEnum):
@@ -62,10 +75,15 @@ class Trap(Exception):
 
 
 class cudaStream_t:
-    """A thread that does what it is given in order."""
+    """A thread that does what it is given in order, or a list of it while it is captured."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, priority: int) -> None:
         self._number = number
+        self.priority = priority
+        self.captured: list[Callable[[], None]] | None = None
+        self.is_capture_broken = False
+        self.pending = 0
+        """Tasks that are not done."""
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -74,9 +92,14 @@ class cudaStream_t:
         return self._number
 
     def add(self, task: Callable[[], None]) -> None:
-        self._tasks.put(task)
+        if self.captured is not None:
+            self.captured.append(task)
+        else:
+            self.pending += 1
+            self._tasks.put(task)
 
     def drain(self) -> None:
+        assert self.captured is None
         done = threading.Event()
         self.add(done.set)
         assert done.wait(30)
@@ -91,12 +114,23 @@ class cudaStream_t:
                 task()
             except Trap as trap:
                 device.sticky = trap.code
+            finally:
+                self.pending -= 1
 
 
 class cudaEvent_t:
+    """Each recording is an event of its own: who waits for an earlier one sees that reached."""
+
     def __init__(self) -> None:
         self.done = threading.Event()
         self.done.set()
+
+
+class Graph:
+    """What was captured."""
+
+    def __init__(self, tasks: list[Callable[[], None]]) -> None:
+        self.tasks = tasks
 
 
 class Device:
@@ -113,6 +147,13 @@ class Device:
         self.streams: dict[int, cudaStream_t] = {}
         self.memory: dict[int, tuple[int, Any]] = {}
         self.pinned: dict[int, tuple[int, Any]] = {}
+        self.registered: dict[int, tuple[int, Any]] = {}
+        self.read_only: set[int] = set()
+        self.events: set[cudaEvent_t] = set()
+        self.graphs: set[Graph] = set()
+        """Those of both kinds that were not destroyed."""
+        self.copies: list[tuple[str, int, int]] = []
+        """("in" or "out", address on the host, bytes) of each, in the order of their calls."""
         self._failures: dict[str, list[tuple[int, int]]] = {}
         self._numbers = itertools.count(1000)
 
@@ -161,13 +202,22 @@ def _within(memory: dict[int, tuple[int, Any]], address: int, size: int) -> bool
     return any(a <= address and address + size <= a + has for a, (has, _) in memory.items())
 
 
+def is_mapped(address: int) -> bool:
+    """Whether this process has memory there."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(number, 16) for number in line.split()[0].split("-"))
+        if begin <= address < end:
+            return True
+    return False
+
+
 def _call(values: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """An API function: it fails where the device says so, and answers (error, *values)."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*arguments: Any) -> tuple[Any, ...]:
-            code = device.failure(function.__name__) or device.sticky
+            code = device.failure(function.__name__) or device.sticky or _uncapturable(function)
             if not code:
                 found = function(*arguments)
                 if isinstance(found, cudaError_t):
@@ -182,6 +232,19 @@ def _call(values: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return call
 
     return decorate
+
+
+UNCAPTURABLE = {"cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cudaEventQuery"}
+
+
+def _uncapturable(function: Callable[..., Any]) -> int:
+    """What must not be called during a capture breaks it."""
+    capturing = [one for one in device.streams.values() if one.captured is not None]
+    if not capturing or function.__name__ not in UNCAPTURABLE:
+        return 0
+    for stream in capturing:
+        stream.is_capture_broken = True
+    return cudaError_t.cudaErrorStreamCaptureUnsupported
 
 
 def _allocated(memory: dict[int, tuple[int, Any]], size: int) -> int:
@@ -238,9 +301,33 @@ def cudaFreeHost(ptr: int) -> Any:
     return None if device.pinned.pop(ptr, None) else cudaError_t.cudaErrorInvalidValue
 
 
+@_call(0)
+def cudaHostRegister(ptr: int, size: int, flags: int) -> Any:
+    if any(a < ptr + size and ptr < a + has for a, (has, _) in device.registered.items()):
+        return cudaError_t.cudaErrorHostMemoryAlreadyRegistered
+    device.registered[ptr] = size, None
+    if flags & cudaHostRegisterReadOnly:
+        device.read_only.add(ptr)
+    return None
+
+
+@_call(0)
+def cudaHostUnregister(ptr: int) -> Any:
+    if device.registered.pop(ptr, None) is None:
+        return cudaError_t.cudaErrorHostMemoryNotRegistered
+    device.read_only.discard(ptr)
+    assert is_mapped(ptr), "it was unmapped while it was registered"
+    return None
+
+
+@_call(2)
+def cudaDeviceGetStreamPriorityRange() -> Any:
+    return PRIORITY_LEAST, PRIORITY_GREATEST
+
+
 @_call(1)
-def cudaStreamCreateWithFlags(flags: int) -> Any:
-    stream = cudaStream_t(device.new_number())
+def cudaStreamCreateWithPriority(flags: int, priority: int) -> Any:
+    stream = cudaStream_t(device.new_number(), priority)
     device.streams[int(stream)] = stream
     return (stream,)
 
@@ -250,14 +337,26 @@ def cudaStreamDestroy(stream: cudaStream_t) -> Any:
     device.streams.pop(int(stream)).end()
 
 
+@_call(0)
+def cudaStreamWaitEvent(stream: cudaStream_t, event: cudaEvent_t, flags: int) -> Any:
+    done = event.done
+    stream.add(lambda: _reached(done))
+
+
+def _reached(done: threading.Event) -> None:
+    assert done.wait(30)
+
+
 @_call(1)
 def cudaEventCreateWithFlags(flags: int) -> Any:
-    return (cudaEvent_t(),)
+    event = cudaEvent_t()
+    device.events.add(event)
+    return (event,)
 
 
 @_call(0)
 def cudaEventRecord(event: cudaEvent_t, stream: cudaStream_t) -> Any:
-    event.done.clear()
+    event.done = threading.Event()
     stream.add(event.done.set)
 
 
@@ -268,7 +367,50 @@ def cudaEventQuery(event: cudaEvent_t) -> Any:
 
 @_call(0)
 def cudaEventDestroy(event: cudaEvent_t) -> Any:
+    device.events.remove(event)
+
+
+@_call(0)
+def cudaStreamBeginCapture(stream: cudaStream_t, mode: cudaStreamCaptureMode) -> Any:
+    stream.captured, stream.is_capture_broken = [], False
+
+
+@_call(1)
+def cudaStreamEndCapture(stream: cudaStream_t) -> Any:
+    tasks, stream.captured = stream.captured, None
+    if stream.is_capture_broken:
+        return cudaError_t.cudaErrorStreamCaptureInvalidated
+    graph = Graph(tasks or [])
+    device.graphs.add(graph)
+    return (graph,)
+
+
+@_call(1)
+def cudaGraphInstantiate(graph: Graph, flags: int) -> Any:
+    found = Graph(graph.tasks)
+    device.graphs.add(found)
+    return (found,)
+
+
+@_call(0)
+def cudaGraphUpload(graphExec: Graph, stream: cudaStream_t) -> Any:
     return None
+
+
+@_call(0)
+def cudaGraphLaunch(graphExec: Graph, stream: cudaStream_t) -> Any:
+    for task in graphExec.tasks:
+        stream.add(task)
+
+
+@_call(0)
+def cudaGraphExecDestroy(graphExec: Graph) -> Any:
+    device.graphs.remove(graphExec)
+
+
+@_call(0)
+def cudaGraphDestroy(graph: Graph) -> Any:
+    device.graphs.remove(graph)
 
 
 @_call(0)
@@ -280,7 +422,10 @@ def cudaMemcpyAsync(
     host, on_device = (src, dst) if to_device else (dst, src)
     if not device.holds(on_device, count) or device.holds(host, count):
         return cudaError_t.cudaErrorInvalidValue
-    is_pinned = _within(device.pinned, host, count)
+    device.copies.append(("in" if to_device else "out", host, count))
+    is_pinned = _within(device.pinned, host, count) or _within(device.registered, host, count)
+    if not to_device and any(a <= host < a + device.registered[a][0] for a in device.read_only):
+        return cudaError_t.cudaErrorInvalidValue
     if to_device and not is_pinned:
         taken = ctypes.string_at(src, count)
         stream.add(lambda: _move(dst, taken, count))

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,8 @@ def plan(
     shape tensors, which makes them such. `header` may hold `version`, `capability`, `types` and
     `formats` by tensor, `untold` (outputs whose shape depends on the data, with their dims),
     `device_bytes` (what a context takes), `trip` (a file: while it is there, the kernel removes it
-    and traps) and `host` (outputs that lie in host memory).
+    and traps), `hold` (a file: while it is there, the kernel takes its time) and `host` (outputs
+    that lie in host memory).
     """
     header = {"profiles": profiles, "values": values or {}, **header}
     told = json.dumps({"version": __version__, "capability": "9.0", **header}).encode()
@@ -366,7 +368,11 @@ class IExecutionContext:
         if trip and Path(trip).exists():
             Path(trip).unlink()
             raise Trap(719)
-        for name, array in self._computed(addresses, shapes).items():
+        outputs = self._computed(addresses, shapes)
+        hold = self.engine._header.get("hold")
+        while hold and Path(hold).exists():
+            sleep(0.001)
+        for name, array in outputs.items():
             self._write(name, array, addresses[name])
 
     def _computed(self, addresses: Mapping[str, int], shapes: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-import naiad.worker.backends.tensorrt.cuda as calls
 from naiad.protocol.errors import Code, ModelError
+from naiad.worker.backends.tensorrt import cuda as calls
+from naiad.worker.backends.tensorrt import streams
 from support import fake_cudart
 from support.real_packages import real_package
 
@@ -23,8 +24,14 @@ FUNCTIONS = [
     for name, value in vars(fake_cudart).items()
     if name.startswith("cuda") and inspect.isfunction(value)
 ]
-ENUMERATIONS = ["cudaError_t", "cudaMemcpyKind", "cudaDeviceAttr"]
-CONSTANTS = ["cudaStreamNonBlocking", "cudaEventDisableTiming", "cudaHostAllocDefault"]
+ENUMERATIONS = ["cudaError_t", "cudaMemcpyKind", "cudaDeviceAttr", "cudaStreamCaptureMode"]
+CONSTANTS = [
+    "cudaStreamNonBlocking",
+    "cudaEventDisableTiming",
+    "cudaHostAllocDefault",
+    "cudaHostRegisterPortable",
+    "cudaHostRegisterReadOnly",
+]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -60,8 +67,8 @@ def test_errors_have_names_and_words() -> None:
 
 
 def test_whatever_the_backend_calls_is_in_both() -> None:
-    used = used_names(calls)
-    assert len(used) > 15
+    used = used_names(calls) | used_names(streams)
+    assert len(used) > 30
     assert [name for name in used if not hasattr(real, name)] == []
     assert [name for name in used if not hasattr(fake_cudart, name)] == []
 

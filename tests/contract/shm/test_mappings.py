@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
 from naiad.protocol.errors import Code, ProtocolError, RequestError
 from naiad.shm.layout import RANDOM_BYTES, segment_name
+from naiad.shm.mapped_memory import MappedMemory
 from naiad.shm.mappings import Mappings
 from naiad.shm.objects import DIRECTORY
 from naiad.shm.segment import Segment
@@ -103,3 +105,49 @@ def test_a_reader_cannot_write(segments: list[Segment]) -> None:
         mappings.define([segments[0].region])
         with pytest.raises(RequestError, match="only be read"):
             mappings.view(1, 0, 1, writable=True)
+
+
+def goodbyes(mappings: Mappings, ident: int, left: list[int]) -> None:
+    """Note in `left` that a region is about to be unmapped, if it still can be read then."""
+    memory = mappings.view(ident, 0, 1).obj
+    assert type(memory) is MappedMemory
+    reference = weakref.ref(memory)
+
+    def leave() -> None:
+        found = reference()
+        assert found is not None
+        left.append(found[0])
+
+    memory.before_unmap(leave)
+
+
+def test_a_device_is_told_before_forgotten_memory_is_unmapped(mappings: Mappings) -> None:
+    left: list[int] = []
+    goodbyes(mappings, 1, left)
+    goodbyes(mappings, 2, left)
+    assert mappings.forget([1]) == ()
+    assert left == [1]
+    view = mappings.view(2, 0, 1)
+    assert mappings.forget([2]) == (2,)
+    assert left == [1]
+    del view
+    assert left == [1, 2]
+
+
+def test_a_device_is_told_when_mappings_make_room(segments: list[Segment]) -> None:
+    left: list[int] = []
+    with Mappings(writable=True, mappings_max=1) as mappings:
+        mappings.define(segment.region for segment in segments)
+        for ident in (1, 2, 3):
+            goodbyes(mappings, ident, left)
+        assert left == [1, 2]
+
+
+def test_a_device_is_told_when_a_table_is_dropped(segments: list[Segment]) -> None:
+    """As a worker does with that of a broker that died."""
+    left: list[int] = []
+    mappings = Mappings(writable=True)
+    mappings.define(segment.region for segment in segments)
+    goodbyes(mappings, 3, left)
+    del mappings
+    assert left == [3]

@@ -60,8 +60,8 @@ def test_each_batch_runs_in_the_profile_that_suits_it(tmp_path: Path) -> None:
     sizes = [(4, 4), (16, 16), (64, 64), (8, 8)]
     check_batch(served, directory, [{"image": random(1, 3, *size)} for size in sizes])
     check_batch(served, directory, [{"image": random(2, 3, 16, 16, seed=n)} for n in range(4)])
-    runners = served.backend._runners  # type: ignore[attr-defined]
-    assert [runner._context._context.active_optimization_profile for runner in runners] == [0, 1]
+    paths = served.backend._paths  # type: ignore[attr-defined]
+    assert [path.executor._context.active_optimization_profile for path in paths] == [0, 1]
 
 
 def test_without_a_list_only_profile_0_is_used(tmp_path: Path) -> None:
@@ -170,9 +170,14 @@ def test_batches_allocate_nothing_on_the_device(affine: Served, gpu: fake_cudart
     for rows in (1, 4, 2):
         affine.ask({"x": random(rows, 4)})
     used = gpu.calls - before
-    assert set(used) == {"cudaMemcpyAsync", "cudaEventRecord", "cudaEventQuery"}
+    assert set(used) == {
+        "cudaMemcpyAsync",
+        "cudaEventRecord",
+        "cudaEventQuery",
+        "cudaStreamWaitEvent",
+    }
     assert used["cudaMemcpyAsync"] == 6
-    assert gpu.used == 2 * memory.BUFFER_BYTES_MIN
+    assert gpu.used == 4 * memory.BUFFER_BYTES_MIN
 
 
 def test_unload_gives_everything_back(affine: Served, gpu: fake_cudart.Device) -> None:

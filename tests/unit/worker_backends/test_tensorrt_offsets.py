@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from naiad.worker.backends.tensorrt.flight import cuts
 from naiad.worker.backends.tensorrt.profiles import Profile, Range, chosen
-from naiad.worker.backends.tensorrt.runner import cuts
 from support import engines, fake_cudart
 from support.backend_requests import Served, place
 from support.engines import load, put_plan

@@ -1,15 +1,15 @@
 """The TensorRT backend: requests of equal shapes are joined into one batch and run together.
 
 Loads an engine for one instance (one context per profile of its group), completes the config from
-what the engine declares, and chooses the profile of each batch. Requests come and go in host
-memory; what happens to their bytes is the runner's business.
+what the engine declares, and chooses the profile of each batch. What happens to the bytes of
+requests is the data path's business, and in which order batches run the pipeline's.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -23,14 +23,22 @@ from naiad.worker.backends.completion import complete_config
 from naiad.worker.backends.tensorrt import cuda as cuda_calls
 from naiad.worker.backends.tensorrt import engine as declared
 from naiad.worker.backends.tensorrt import runtime
+from naiad.worker.backends.tensorrt.client_memory import ClientMemory
+from naiad.worker.backends.tensorrt.context import Context
 from naiad.worker.backends.tensorrt.cuda import Cuda
+from naiad.worker.backends.tensorrt.data_path import DataPath
 from naiad.worker.backends.tensorrt.engine import Binding, load_error
-from naiad.worker.backends.tensorrt.memory import DeviceBuffers, ResultMemory
+from naiad.worker.backends.tensorrt.memory import BufferSet, ResultMemory
+from naiad.worker.backends.tensorrt.pipeline import Piece, Pipeline
 from naiad.worker.backends.tensorrt.profiles import Profile, Shape, chosen
-from naiad.worker.backends.tensorrt.runner import ProfileRunner
+from naiad.worker.backends.tensorrt.streams import PRIORITIES, Streams
 
 STRATEGY_PARAMETER: Final = "execution_context_allocation_strategy"
 STRATEGIES: Final = ("STATIC", "ON_PROFILE_CHANGE")
+
+SETS: Final = 2
+"""Of buffers: one for the batch that is executed, one for the next. With naiad.late_batch off there
+is no next one, and one set is enough."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +55,12 @@ class TensorRTBackend:
         self._inputs: dict[str, Binding] = {}
         self._host_inputs: tuple[str, ...] = ()
         self._scalars: frozenset[str] = frozenset()
-        self._runners: list[ProfileRunner] = []
+        self._paths: list[DataPath] = []
+        self._sets: list[BufferSet] = []
         self._profiles: tuple[Profile, ...] = ()
+        self._meanwhile: Callable[[], None] | None = None
+        self._ahead: Callable[[], None] | None = None
+        self._staged: tuple[Sequence[ModelRequest], list[Piece]] | None = None
 
     def load(self, instance: ModelInstance) -> ModelConfig:
         """Deserialise the engine, complete the config, take all memory that batches will need."""
@@ -61,8 +73,12 @@ class TensorRTBackend:
                 f'got "{strategy}"'
             )
         self._instance_name = instance.instance_name
-        self._cuda = cuda = Cuda(
-            self._importer(cuda_calls.MODULE), instance.name, instance.device_id
+        cuda = Cuda(self._importer(cuda_calls.MODULE), instance.name, instance.device_id)
+        optimization = instance.config.raw.get("optimization") or {}
+        self._streams = Streams(
+            cuda,
+            priority=optimization.get("priority") or PRIORITIES[0],
+            is_spinning=bool((optimization.get("cuda") or {}).get("busy_wait_events")),
         )
         path = runtime.plan_path(instance, cuda.compute_capability())
         plan = runtime.read_plan(path)
@@ -138,54 +154,108 @@ class TensorRTBackend:
 
     def _take_memory(self, bindings: Sequence[Binding], strategy: str) -> None:
         """Contexts first: they need most, and nothing smaller than all of it is of any use."""
-        cuda = self._cuda
-        self._buffers = DeviceBuffers(cuda)
-        self._results = ResultMemory(cuda)
+        streams = self._streams
+        self._results = ResultMemory(streams.cuda)
+        self._clients = ClientMemory(streams.cuda, self._instance_name)
+        count = SETS if self._config.naiad.late_batch else 1
+        self._sets = [BufferSet(streams) for _ in range(count)]
+        self._pipeline = Pipeline(streams, self._sets)
         sizes: dict[str, int] = {}
         for profile in self._profiles:
-            runner = ProfileRunner(self._loaded, profile, bindings, cuda, self._buffers, strategy)
-            self._runners.append(runner)
-            runner.reserve(sizes)
-        self._buffers.allocate()
+            context = Context(self._loaded, profile.index, streams, strategy)
+            path = DataPath(context, profile, bindings, streams, self._clients, self._results)
+            self._paths.append(path)
+            path.reserve(self._sets, sizes)
+        for one in self._sets:
+            one.allocate()
         for name, size in sizes.items():
             self._results.pin(name, max(1, size))
 
     def warm_up(self) -> None:
         """One run of zeros in each profile, in the shapes that the profile is best at."""
-        names = tuple(output.name for output in self._config.outputs)
-        for runner in self._runners:
-            shapes = {name: found.best for name, found in runner.profile.shapes.items()}
-            inputs: dict[str, Any] = {}
-            for name, shape in shapes.items():
-                content = np.zeros(self._inputs[name].size_bytes(shape), np.uint8)
-                best = runner.profile.values.get(name)
-                if best is not None:
-                    dtype = "int64" if self._inputs[name].datatype == "INT64" else "int32"
-                    content = np.array(best.best, dtype).view(np.uint8)
-                inputs[name] = _Trial(shape, content.data)
+        for path in self._paths:
+            shapes = {name: found.best for name, found in path.profile.shapes.items()}
+            piece = Piece((0,), [self._trial(path.profile, shapes)], None, shapes, path)
             try:
-                runner.run([ModelRequest("", inputs, names)], None, shapes, self._results)
+                self._pipeline.run(piece)
             except Exception as error:  # zeros do not suit every model
                 _log.warning(
                     "%s: no warm-up in profile %d: %s",
                     self._instance_name,
-                    runner.profile.index,
+                    path.profile.index,
                     error,
                 )
+
+    def _trial(self, profile: Profile, shapes: Mapping[str, Shape]) -> ModelRequest:
+        inputs: dict[str, Any] = {}
+        for name, shape in shapes.items():
+            content = np.zeros(self._inputs[name].size_bytes(shape), np.uint8)
+            best = profile.values.get(name)
+            if best is not None:
+                dtype = "int64" if self._inputs[name].datatype == "INT64" else "int32"
+                content = np.array(best.best, dtype).view(np.uint8)
+            inputs[name] = _Trial(shape, content.data)
+        return ModelRequest("", inputs, tuple(output.name for output in self._config.outputs))
+
+    def overlap(self, meanwhile: Callable[[], None], ahead: Callable[[], None]) -> None:
+        """As base.Overlapping has it."""
+        self._meanwhile = meanwhile
+        self._ahead = ahead
+
+    def stage(self, batch: Sequence[ModelRequest]) -> None:
+        """Bring the next batch to the device; one whose shapes differ only in part."""
+        if self._staged is None and self._pipeline.can_stage:
+            pieces = self._pieces(batch)
+            self._staged = batch, pieces
+            self._pipeline.stage(pieces[0])
+
+    def unstage(self) -> None:
+        """The staged batch is not executed here after all."""
+        self._staged = None
+        self._pipeline.drop()
 
     def execute(self, batch: Sequence[ModelRequest]) -> Sequence[ModelResponse | NaiadError]:
         """Requests whose shapes agree run together, the others one after the other."""
         answers: dict[int, ModelResponse | NaiadError] = {}
-        groups = self._groups(batch)
-        for group in groups:
-            requests = [batch[index] for index in group]
+        pieces = self._taken(batch)
+        for position, piece in enumerate(pieces):
             try:
-                answers.update(zip(group, self._run(requests), strict=True))
+                if position + 1 < len(pieces):
+                    found = self._pipeline.run(piece, self._staging(pieces[position + 1]))
+                else:
+                    found = self._pipeline.run(piece, self._meanwhile, self._ahead)
+                answers.update(zip(piece.indexes, self._configured(found), strict=True))
             except NaiadError as error:
-                if len(group) > 1 or len(groups) == 1:
+                if len(piece.indexes) > 1 or len(pieces) == 1:
                     raise
-                answers[group[0]] = error
+                answers[piece.indexes[0]] = error
         return [answers[index] for index in range(len(batch))]
+
+    def _configured(self, responses: Sequence[ModelResponse]) -> Sequence[ModelResponse]:
+        """A config cannot say "scalar": its dims are [1]."""
+        if self._scalars:
+            for response in responses:
+                for output in response.outputs:
+                    if output.name in self._scalars:
+                        output.shape = (1,)
+        return responses
+
+    def _taken(self, batch: Sequence[ModelRequest]) -> list[Piece]:
+        """The pieces of a batch, which may have been staged already."""
+        staged, self._staged = self._staged, None
+        if staged is not None and len(staged[0]) == len(batch):
+            if all(own is other for own, other in zip(staged[0], batch, strict=True)):
+                return staged[1]
+        return self._pieces(batch)
+
+    def _staging(self, piece: Piece) -> Callable[[], None]:
+        """What to do while the piece before this one, of the same batch, is executed."""
+
+        def meanwhile() -> None:
+            if self._pipeline.can_stage:
+                self._pipeline.stage(piece)
+
+        return meanwhile
 
     def _groups(self, batch: Sequence[ModelRequest]) -> list[list[int]]:
         """Indexes of requests that can be joined; without batching each is alone."""
@@ -199,7 +269,11 @@ class TensorRTBackend:
             groups.setdefault(key, []).append(index)
         return list(groups.values())
 
-    def _run(self, requests: Sequence[ModelRequest]) -> list[ModelResponse]:
+    def _pieces(self, batch: Sequence[ModelRequest]) -> list[Piece]:
+        return [self._piece(group, [batch[i] for i in group]) for group in self._groups(batch)]
+
+    def _piece(self, indexes: Sequence[int], requests: Sequence[ModelRequest]) -> Piece:
+        """Requests of equal shapes, with the profile that suits them."""
         first = requests[0].inputs
         rows = None
         shapes = {name: first[name].shape for name in self._inputs}
@@ -211,24 +285,23 @@ class TensorRTBackend:
         for name in self._scalars & shapes.keys():
             shapes[name] = ()
         values = {name: tuple(first[name].array().ravel().tolist()) for name in self._host_inputs}
-        position = chosen(self._profiles, shapes, values, self._instance_name)
-        responses = self._runners[position].run(requests, rows, shapes, self._results)
-        if self._scalars:
-            for response in responses:
-                for output in response.outputs:
-                    if output.name in self._scalars:
-                        output.shape = (1,)  # a config cannot say "scalar": its dims are [1]
-        return responses
+        try:
+            position = chosen(self._profiles, shapes, values, self._instance_name)
+        except NaiadError as fault:
+            return Piece(indexes, requests, rows, shapes, None, fault)
+        return Piece(indexes, requests, rows, shapes, self._paths[position])
 
     def unload(self) -> None:
         """Give everything back, in the order in which one needs the other."""
-        self._cuda.finish()
-        while self._runners:
-            self._runners.pop().close()
-        self._buffers.close()
+        self._streams.finish()
+        self._clients.close()
+        while self._paths:
+            self._paths.pop().close()
+        while self._sets:
+            self._sets.pop().close()
         self._results.close()
         self._loaded.close()
-        self._cuda.close()
+        self._streams.close()
 
 
 class _Trial(NamedTuple):

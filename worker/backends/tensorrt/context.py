@@ -10,18 +10,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from naiad.protocol.errors import ModelError
-from naiad.worker.backends.tensorrt.cuda import Cuda
 from naiad.worker.backends.tensorrt.engine import load_error
+from naiad.worker.backends.tensorrt.executor import Room
+from naiad.worker.backends.tensorrt.memory import output_allocator
 from naiad.worker.backends.tensorrt.profiles import Shape
 from naiad.worker.backends.tensorrt.runtime import LoadedEngine
+from naiad.worker.backends.tensorrt.streams import Streams
 
 
 class Context:
-    """A context that stays in one profile. `strategy` is how it takes its memory."""
+    """An Executor that stays in one profile. `strategy` is how it takes its memory."""
 
-    def __init__(self, loaded: LoadedEngine, profile: int, cuda: Cuda, strategy: str) -> None:
+    def __init__(
+        self, loaded: LoadedEngine, profile: int, streams: Streams, strategy: str
+    ) -> None:
+        self._trt = loaded.trt
         self._words = loaded.words
-        self._cuda = cuda
+        self._cuda = cuda = streams.cuda
         self._shapes: dict[str, Shape] = {}
         self._bound: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
@@ -34,9 +39,9 @@ class Context:
             raise load_error(f"{shortage.message}: {self._words.take()}")
         self._context: Any = context
         self._must(
-            context.set_optimization_profile_async(profile, cuda.stream), f"profile {profile}"
+            context.set_optimization_profile_async(profile, streams.execution), f"profile {profile}"
         )
-        cuda.finish()
+        streams.finish()
 
     def set_shapes(self, shapes: Mapping[str, Shape], *, have_values_changed: bool) -> None:
         """The inputs' shapes. `have_values_changed`: shape tensors may hold other values now."""
@@ -74,17 +79,18 @@ class Context:
             self._must(self._context.set_tensor_address(name, address), f"memory of '{name}'")
             self._bound[name] = address
 
-    def allocate_with(self, name: str, allocator: Any) -> None:
-        """Let a memory.output_allocator find room for an output, and learn its shape."""
+    def allocate_with(self, name: str, room: Room) -> None:
+        """Ask `room` for the memory of an output whose shape only the execution tells."""
+        allocator = output_allocator(self._trt, room)
         accepted = self._context.set_output_allocator(name, allocator)
         self._must(accepted, f"the allocator of output '{name}'")
         self._allocators[name] = allocator
 
-    def start(self) -> None:
-        """Give the execution to the stream."""
+    def start(self, stream: int) -> None:
+        """Give one execution to the stream."""
         for allocator in self._allocators.values():
             allocator.shape = allocator.fault = None
-        if self._context.execute_async_v3(self._cuda.stream):
+        if self._context.execute_async_v3(stream):
             return
         for allocator in self._allocators.values():
             if allocator.fault is not None:

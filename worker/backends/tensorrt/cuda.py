@@ -2,16 +2,14 @@
 
 `cuda.bindings` returns tuples and raises nothing; here an error is a ModelError in words, memory
 that is not there names both sizes, and an error after which CUDA answers nothing but that error
-(a sticky one) is InstanceLost, which ends the worker. Owns one stream and one event; knows nothing
-of engines.
+(a sticky one) is InstanceLost, which ends the worker. What runs in order on the device is in
+streams.py. Knows nothing of engines.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
 from naiad.config.faults import listed
@@ -29,23 +27,14 @@ STICKY_ERRORS: Final = frozenset(
     {214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999}
 )
 """After these a process can do nothing more on its GPU, and must end."""
-POLL_SECONDS_MIN: Final = 5e-6
-POLL_SECONDS_MAX: Final = 50e-6
-"""The pause between two looks at an event: an eighth of the time waited so far, within these. So
-the end of a batch is seen at most this much (and the kernel's wake-up) late."""
-POLL_SHARE: Final = 1 / 8
-TIMER_SLACK_NS: Final = 1000
-"""The kernel rounds sleeps up by 50 µs if nobody says otherwise."""
 
 _SUCCESS: Final = 0
 _OUT_OF_MEMORY: Final = 2
-_NOT_READY: Final = 600
-_PR_SET_TIMERSLACK: Final = 29
 _NO_DRIVER: Final = frozenset({34, 35})
 
 
 class Cuda:
-    """One device, one stream, one event, for one instance. All calls on one thread."""
+    """One device, for one instance. All calls on one thread, but `unregister`."""
 
     def __init__(self, api: Any, model: str, device: int) -> None:
         """Raises ModelError (LOAD_FAILED) where there is no driver or no such device."""
@@ -53,14 +42,7 @@ class Cuda:
         self._model = model
         self.device = device
         self._probe()
-        self._check(f"using GPU {device}", api.cudaSetDevice(device)[0])
-        self._stream = self.call("cudaStreamCreateWithFlags", api.cudaStreamNonBlocking)
-        self.stream = int(self._stream)
-        """As TensorRT takes it."""
-        self._event = self.call("cudaEventCreateWithFlags", api.cudaEventDisableTiming)
-        self._to_device = api.cudaMemcpyKind.cudaMemcpyHostToDevice
-        self._to_host = api.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
+        self.check(f"using GPU {device}", api.cudaSetDevice(device)[0])
 
     def _probe(self) -> None:
         """Before anything of TensorRT: without a driver its runtime does not fail, it crashes."""
@@ -106,7 +88,7 @@ class Cuda:
         if error == _OUT_OF_MEMORY:
             self.api.cudaGetLastError()  # a later call must not be blamed for it
             raise self.out_of_memory(size, what)
-        self._check(f"allocating {size} bytes for {what}", error)
+        self.check(f"allocating {size} bytes for {what}", error)
         return int(address)
 
     def free(self, address: int) -> None:
@@ -118,7 +100,7 @@ class Cuda:
         if error == _OUT_OF_MEMORY:
             self.api.cudaGetLastError()
             return None
-        self._check(f"allocating {size} bytes of pinned memory", error)
+        self.check(f"allocating {size} bytes of pinned memory", error)
         return int(address)
 
     def free_pinned(self, address: int) -> None:
@@ -132,53 +114,44 @@ class Cuda:
             "GPU, or build the engine with smaller profiles"
         )
 
-    # --- The stream --------------------------------------------------------------------------
+    def register(self, address: int, size: int, *, is_read_only: bool) -> str:
+        """Let the device read and write this host memory by itself; why not, if it cannot.
 
-    def copy_in(self, device: int, host: int, size: int) -> None:
-        """From pageable memory the bytes are taken before this returns."""
-        error = self.api.cudaMemcpyAsync(device, host, size, self._to_device, self._stream)[0]
-        if error != _SUCCESS:
-            self._check(f"copying {size} bytes to the GPU", error)
+        What is registered must be unregistered while it is still mapped.
+        """
+        flags = self.api.cudaHostRegisterPortable
+        if is_read_only:
+            flags |= self.api.cudaHostRegisterReadOnly
+        error = self.api.cudaHostRegister(address, size, flags)[0]
+        if error == _SUCCESS:
+            return ""
+        self.forget_error("registering shared memory")
+        return f"CUDA error {int(error)} ({error.name})"
 
-    def copy_out(self, host: int, device: int, size: int) -> None:
-        """Done when `finish` returns; the memory must live until then."""
-        error = self.api.cudaMemcpyAsync(host, device, size, self._to_host, self._stream)[0]
-        if error != _SUCCESS:
-            self._check(f"copying {size} bytes from the GPU", error)
-
-    def finish(self) -> None:
-        """Wait until everything given to the stream so far is done."""
-        self.call("cudaEventRecord", self._event, self._stream)
-        query, event = self.api.cudaEventQuery, self._event
-        started = monotonic()
-        error = query(event)[0]
-        if error == _NOT_READY:
-            while error == _NOT_READY:
-                waited = (monotonic() - started) * POLL_SHARE
-                sleep(min(max(waited, POLL_SECONDS_MIN), POLL_SECONDS_MAX))
-                error = query(event)[0]
-            self.api.cudaGetLastError()  # "not ready" stays there, and TensorRT would find it
-        self._check("running the batch", error)
-
-    def close(self) -> None:
-        self.call("cudaEventDestroy", self._event)
-        self.call("cudaStreamDestroy", self._stream)
+    def unregister(self, address: int) -> str:
+        """Raises nothing: it is called where memory goes. Why it failed, if it did."""
+        error = self.api.cudaHostUnregister(address)[0]
+        if error == _SUCCESS:
+            return ""
+        self.api.cudaGetLastError()  # a sticky one stays, and ends the worker at its next call
+        return f"CUDA error {int(error)} ({error.name})"
 
     # --- Errors ------------------------------------------------------------------------------
 
     def call(self, name: str, *arguments: Any) -> Any:
         """A runtime call by name: what it returns behind its error, or ModelError, InstanceLost."""
         error, *values = getattr(self.api, name)(*arguments)
-        self._check(name, error)
+        self.check(name, error)
         return values[0] if len(values) == 1 else tuple(values)
 
     def forget_error(self, what: str) -> None:
         """Clear the error that a library met and told of itself; InstanceLost if it stays."""
         error = self.api.cudaGetLastError()[0]
         if int(error) in STICKY_ERRORS:
-            self._check(what, error)
+            self.check(what, error)
 
-    def _check(self, what: str, error: Any) -> None:
+    def check(self, what: str, error: Any) -> None:
+        """Raise what an error code means, if it is one."""
         code = int(error)
         if code == _SUCCESS:
             return

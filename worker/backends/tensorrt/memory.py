@@ -1,4 +1,4 @@
-"""The memory of one instance: a device buffer for each tensor, and pinned memory for results.
+"""The memory of one instance: device buffers for each tensor, pinned memory for what comes and goes.
 
 A device buffer is reserved at its tensor's maximum over all profiles (one profile of an instance
 runs at a time), allocated once and used for every batch; only outputs whose size depends on the
@@ -16,6 +16,8 @@ import numpy as np
 from naiad.shm.layout import power_of_two_up
 from naiad.worker.backends.base import InstanceLost
 from naiad.worker.backends.tensorrt.cuda import Cuda
+from naiad.worker.backends.tensorrt.executor import Room
+from naiad.worker.backends.tensorrt.streams import Streams
 
 if TYPE_CHECKING:
     from naiad.worker.backends.tensorrt.cuda import Bytes
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 PINNED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of one instance's results together. Outputs beyond are returned in ordinary memory, which costs
 CUDA one more copy."""
+STAGING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of one set of buffers, for inputs that come inside messages. Larger ones are copied from where
+they are, through CUDA's own staging."""
 BUFFER_BYTES_MIN: Final = 256
 """TensorRT wants an address even for an empty tensor."""
 
@@ -63,43 +68,29 @@ class DeviceBuffers:
             self._cuda.free(self._held.popitem()[1][0])
 
 
-class ResultMemory:
-    """Host memory for outputs that no client gave a place for.
+class PinnedBlocks:
+    """Host memory by tensor that the device reads and writes by itself, as far as there is room."""
 
-    A pinned block per output, lent to one batch at a time: while a view of it lives, and for
-    results that are larger, there is ordinary memory.
-    """
-
-    def __init__(self, cuda: Cuda) -> None:
+    def __init__(self, cuda: Cuda, bytes_max: int) -> None:
         self._cuda = cuda
+        self._left = bytes_max
         self._blocks: dict[str, Any] = {}
-        self._lent: dict[str, weakref.ref[Bytes]] = {}
         self._addresses: list[int] = []
-        self._left = PINNED_BYTES_MAX
-        self.is_partial = False
-        """Whether some output has no pinned block."""
 
-    def pin(self, name: str, size: int) -> None:
-        """Keep a pinned block for this output, as far as there is room."""
+    def add(self, name: str, size: int) -> None:
         address = self._cuda.allocate_pinned(size) if size <= self._left else None
-        if address is None:
-            self.is_partial = True
-            return
-        self._left -= size
-        self._addresses.append(address)
-        self._blocks[name] = (ctypes.c_uint8 * size).from_address(address)
+        if address is not None:
+            self._left -= size
+            self._addresses.append(address)
+            self._blocks[name] = (ctypes.c_uint8 * size).from_address(address)
 
-    def take(self, name: str, size: int) -> Bytes:
+    def view(self, name: str, size: int) -> Bytes | None:
+        """The first bytes of a block; None where there is none, or not so large a one."""
         block = self._blocks.get(name)
         if block is None or size > len(block):
-            return np.empty(size, np.uint8)
-        lent = self._lent.get(name)
-        if lent is not None and lent() is not None:
-            return np.empty(size, np.uint8)
+            return None
         # Straight from the block: every slice of it then keeps this array, whose life is watched.
-        view = np.frombuffer(block, np.uint8, size)
-        self._lent[name] = weakref.ref(view)
-        return view
+        return np.frombuffer(block, np.uint8, size)
 
     def close(self) -> None:
         """Free the blocks; views of them are dangling from here on."""
@@ -108,7 +99,71 @@ class ResultMemory:
             self._cuda.free_pinned(self._addresses.pop())
 
 
-def output_allocator(trt: Any, buffers: DeviceBuffers) -> Any:
+class ResultMemory:
+    """Host memory for outputs that no client gave a place for.
+
+    A pinned block per output, lent to one batch at a time: while a view of it lives, and for
+    results that are larger, there is ordinary memory.
+    """
+
+    def __init__(self, cuda: Cuda) -> None:
+        self._blocks = PinnedBlocks(cuda, PINNED_BYTES_MAX)
+        self._lent: dict[str, weakref.ref[Bytes]] = {}
+
+    def pin(self, name: str, size: int) -> None:
+        """Keep a pinned block for this output, as far as there is room."""
+        self._blocks.add(name, size)
+
+    def take(self, name: str, size: int) -> tuple[Bytes, bool]:
+        """Memory of this size, and whether it is pinned."""
+        lent = self._lent.get(name)
+        view = self._blocks.view(name, size) if lent is None or lent() is None else None
+        if view is None:
+            return np.empty(size, np.uint8), False
+        self._lent[name] = weakref.ref(view)
+        return view, True
+
+    def close(self) -> None:
+        self._blocks.close()
+
+
+class BufferSet:
+    """What one batch on its way needs: device memory, staging for its inputs, events.
+
+    An instance has two, so that the next batch can be brought in while one is executed.
+    """
+
+    def __init__(self, streams: Streams) -> None:
+        self.device = DeviceBuffers(streams.cuda)
+        self.staging = PinnedBlocks(streams.cuda, STAGING_BYTES_MAX)
+        self.copied_in = streams.new_event()
+        self.executed = streams.new_event()
+        self.copied_out = streams.new_event()
+        self.is_taken = False
+        self._streams = streams
+        self._staged: dict[str, int] = {}
+
+    def reserve_input(self, name: str, size: int) -> None:
+        self.device.reserve(name, size)
+        self._staged[name] = max(1, size, self._staged.get(name, 0))
+
+    def reserve_output(self, name: str, size: int) -> None:
+        self.device.reserve(name, size)
+
+    def allocate(self) -> None:
+        """All that is reserved. Raises ModelError, which names the tensor and both sizes."""
+        self.device.allocate()
+        for name, size in self._staged.items():
+            self.staging.add(name, size)
+
+    def close(self) -> None:
+        self.device.close()
+        self.staging.close()
+        for event in (self.copied_in, self.executed, self.copied_out):
+            self._streams.drop_event(event)
+
+
+def output_allocator(trt: Any, room: Room) -> Any:
     """An allocator for one output whose shape only the execution tells.
 
     `shape` is that of the last execution. TensorRT calls it from C++, where an exception must not
@@ -125,7 +180,7 @@ def output_allocator(trt: Any, buffers: DeviceBuffers) -> Any:
             self, tensor_name: str, memory: int, size: int, alignment: int
         ) -> int:
             try:
-                return buffers.room(tensor_name, power_of_two_up(max(size, BUFFER_BYTES_MIN)))
+                return room(tensor_name, power_of_two_up(max(size, BUFFER_BYTES_MIN)))
             except (Exception, InstanceLost) as fault:
                 self.fault = fault
                 return 0

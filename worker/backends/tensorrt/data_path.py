@@ -1,0 +1,241 @@
+"""The way of a batch: bytes to the device, execution, each request's rows to where it wants them.
+
+The bytes of each request are copied straight to their offset in the batch's buffer, and its rows
+straight to where it wants them, on streams of their own for both directions: while one batch is
+executed, the next can come in. Nothing is allocated on the way but what holds results beyond the
+pinned memory. What executes is an Executor; when a batch is staged and launched is the pipeline's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from naiad.protocol.datatypes import NUMPY_NAME, element_count
+from naiad.protocol.errors import Code, ModelError, RequestError
+from naiad.worker.backends.base import ModelRequest, ModelResponse
+from naiad.worker.backends.tensorrt.client_memory import ClientMemory, address_of
+from naiad.worker.backends.tensorrt.engine import Binding
+from naiad.worker.backends.tensorrt.executor import Executor
+from naiad.worker.backends.tensorrt.flight import Flight, cuts
+from naiad.worker.backends.tensorrt.memory import BufferSet, ResultMemory
+from naiad.worker.backends.tensorrt.outgoing import Outgoing
+from naiad.worker.backends.tensorrt.profiles import Profile, Shape
+from naiad.worker.backends.tensorrt.streams import Streams
+
+if TYPE_CHECKING:
+    from naiad.worker.backends.base import Array
+
+DYNAMIC: Final = -1
+
+
+class DataPath:
+    """Brings batches to one executor and back; `bindings` are all inputs and outputs it has."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        profile: Profile,
+        bindings: Sequence[Binding],
+        streams: Streams,
+        clients: ClientMemory,
+        results: ResultMemory,
+    ) -> None:
+        self.profile = profile
+        self.executor = executor
+        self._streams = streams
+        self._clients = clients
+        self._outgoing = Outgoing(bindings, streams, clients, results)
+        self._inputs = [b for b in bindings if b.is_input]
+        self._outputs = {b.name: b for b in bindings if not b.is_input}
+        self._host: dict[str, Array] = {}
+        self._untold: set[str] = set()
+        self._has_host_inputs = any(b.is_host for b in self._inputs)
+        self._is_told_late = False
+        """Whether shapes or values of outputs are known only after the execution."""
+        self._launching: Flight | None = None
+
+    # --- Load ----------------------------------------------------------------------------------
+
+    def reserve(self, sets: Sequence[BufferSet], results: dict[str, int]) -> None:
+        """Find the greatest size of every tensor; those of outputs go into `results` as well."""
+        greatest = {b.name: self.profile.shapes[b.name].greatest for b in self._inputs}
+        for binding in self._inputs:
+            name = binding.name
+            size = binding.size_bytes(greatest[name])
+            if binding.is_host:
+                self._own_host_memory(binding, greatest[name])
+                if name in self.profile.values:
+                    self._host[name][:] = self.profile.values[name].greatest
+            else:
+                for one in sets:
+                    one.reserve_input(name, size)
+        executor = self.executor
+        executor.set_shapes(greatest, have_values_changed=True)
+        for name, binding in self._outputs.items():
+            shape = executor.shape(name)
+            if DYNAMIC in shape:
+                self._untold.add(name)
+                executor.allocate_with(name, self._room_now)
+                continue
+            size = max(binding.size_bytes(shape), executor.size_max(name))
+            if binding.is_host:
+                self._own_host_memory(binding, shape)
+            else:
+                for one in sets:
+                    one.reserve_output(name, size)
+                results[name] = max(size, results.get(name, 0))
+        self._is_told_late = bool(self._untold) or any(name in self._host for name in self._outputs)
+
+    def _own_host_memory(self, binding: Binding, shape: Shape) -> None:
+        name = binding.name
+        dtype = NUMPY_NAME.get(binding.datatype, "uint16")
+        room = self._host[name] = np.zeros(max(1, element_count(shape)), dtype)
+        self.executor.bind(name, address_of(room))
+
+    def _room_now(self, name: str, size: int) -> int:
+        """Asked by the executor for outputs of unknown size."""
+        assert self._launching is not None
+        return self._launching.buffers.device.room(name, size)
+
+    # --- In ------------------------------------------------------------------------------------
+
+    def stage(
+        self,
+        requests: Sequence[ModelRequest],
+        rows: Sequence[int] | None,
+        shapes: Mapping[str, Shape],
+        buffers: BufferSet,
+    ) -> Flight:
+        """Start the copies in of requests that are joined by `rows` into inputs of these shapes.
+
+        Raises RequestError for bytes that do not fit; nothing is under way then.
+        """
+        try:
+            for binding in self._inputs:
+                name, shape = binding.name, shapes[binding.name]
+                size = binding.size_bytes(shape)
+                if binding.is_host:
+                    _check_size(name, shape, size, len(requests[0].inputs[name].buffer))
+                    continue
+                places = [(0, size)]
+                if rows is not None:
+                    places = cuts(rows, size // shape[0] if shape[0] else 0)
+                self._copy_in(name, requests, places, buffers)
+            self._streams.mark_copied_in(buffers.copied_in)
+        except Exception:
+            self._streams.finish()
+            raise
+        return Flight(requests, rows, shapes, buffers)
+
+    def _copy_in(
+        self,
+        name: str,
+        requests: Sequence[ModelRequest],
+        places: Sequence[tuple[int, int]],
+        buffers: BufferSet,
+    ) -> None:
+        """One input of all requests, each to its place in the device's buffer.
+
+        Clients' registered memory is read by the device. Other bytes go through staging, and those
+        that lie there side by side are one copy.
+        """
+        size = places[-1][1]
+        device = buffers.device.room(name, size)
+        staging = buffers.staging.view(name, size)
+        staged: list[tuple[int, int]] = []
+        for request, (begin, end) in zip(requests, places, strict=True):
+            tensor = request.inputs[name]
+            buffer = tensor.buffer
+            _check_size(name, tensor.shape, end - begin, len(buffer))
+            if begin == end:
+                continue
+            if staging is None or self._clients.is_direct(buffer):
+                self._streams.copy_in(device + begin, address_of(buffer), end - begin)
+                continue
+            staging[begin:end] = np.frombuffer(buffer, np.uint8)
+            if staged and staged[-1][1] == begin:
+                begin = staged.pop()[0]
+            staged.append((begin, end))
+        for begin, end in staged:
+            assert staging is not None
+            self._streams.copy_in(device + begin, address_of(staging) + begin, end - begin)
+
+    # --- Execution -----------------------------------------------------------------------------
+
+    def launch(self, flight: Flight) -> None:
+        """Execute it once its inputs are there; no other flight of this path is being executed."""
+        executor, device = self.executor, flight.buffers.device
+        for binding in self._inputs:
+            name = binding.name
+            size = binding.size_bytes(flight.shapes[name])
+            if binding.is_host:
+                own = self._host[name]
+                content = np.frombuffer(flight.requests[0].inputs[name].buffer, own.dtype)
+                own[: len(content)] = content
+            else:
+                executor.bind(name, device.room(name, size))
+        executor.set_shapes(flight.shapes, have_values_changed=self._has_host_inputs)
+        for name, binding in self._outputs.items():
+            if name in self._untold:
+                continue
+            shape = executor.shape(name)
+            if DYNAMIC in shape:
+                raise ModelError(
+                    f"output '{name}': TensorRT does not know its shape {list(shape)} before the "
+                    "execution, though it did when the engine was loaded",
+                    code=Code.MODEL_OUTPUT_INVALID,
+                )
+            flight.results[name] = shape, None
+            if not binding.is_host:
+                executor.bind(name, device.room(name, binding.size_bytes(shape)))
+        self._streams.execute_after(flight.buffers.copied_in)
+        self._launching = flight
+        try:
+            executor.start(self._streams.execution)
+        finally:
+            self._launching = None
+        self._streams.mark_executed(flight.buffers.executed)
+        flight.is_launched = True
+
+    def wait_executed(self, flight: Flight, meanwhile: Callable[[], None] | None) -> None:
+        """Wait for the execution, and take from the executor what the next one would change."""
+        self._streams.wait(flight.buffers.executed, meanwhile)
+        for name, binding in self._outputs.items():
+            if name in self._untold:
+                flight.results[name] = self.executor.told_shape(name), None
+            elif binding.is_host:
+                shape, _ = flight.results[name]
+                size = binding.size_bytes(shape)
+                flight.results[name] = shape, self._host[name].view(np.uint8)[:size].tobytes()
+
+    # --- Out -----------------------------------------------------------------------------------
+
+    def copy_out_early(self, flight: Flight) -> None:
+        """Let the copies out follow the execution by themselves, where all is known before it.
+
+        A copy to ordinary memory would wait inside CUDA, on a busy core.
+        """
+        if not self._is_told_late and self._outgoing.cut(flight):
+            self._outgoing.copy(flight)
+
+    def responses(self, flight: Flight) -> list[ModelResponse]:
+        """After `wait_executed`: the results, when they are where they belong."""
+        if not flight.is_copied_out:
+            if not flight.parts:
+                self._outgoing.cut(flight)
+            self._outgoing.copy(flight)
+        self._streams.wait(flight.buffers.copied_out)
+        return self._outgoing.responses(flight)
+
+    def close(self) -> None:
+        self.executor.close()
+
+
+def _check_size(name: str, shape: Shape, expected: int, got: int) -> None:
+    if got != expected:
+        raise RequestError(
+            f"input '{name}': expected {expected} bytes for the shape {list(shape)}, got {got}"
+        )

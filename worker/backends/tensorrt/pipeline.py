@@ -1,0 +1,121 @@
+"""The order of batches on one instance's device: while one is executed, the next is brought there.
+
+Two sets of buffers, so two flights at most: one executed or copied out, one staged or executed
+after it. A flight is launched ahead of its turn when the one before has been executed, while that
+one's results are copied out; its own results go nowhere before its turn. Whatever is raised,
+nothing is under way then: the memory that it was to read and write is its owners' again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from naiad.protocol.errors import NaiadError
+from naiad.worker.backends.base import ModelRequest, ModelResponse
+from naiad.worker.backends.tensorrt.data_path import DataPath
+from naiad.worker.backends.tensorrt.flight import Flight
+from naiad.worker.backends.tensorrt.memory import BufferSet
+from naiad.worker.backends.tensorrt.profiles import Shape
+from naiad.worker.backends.tensorrt.streams import Streams
+
+
+@dataclass(eq=False, slots=True)
+class Piece:
+    """Requests of a batch that are executed together. Without `path` there is a `fault`."""
+
+    indexes: Sequence[int]
+    requests: Sequence[ModelRequest]
+    rows: Sequence[int] | None
+    shapes: dict[str, Shape]
+    path: DataPath | None
+    fault: NaiadError | None = None
+    flight: Flight | None = None
+
+
+class Pipeline:
+    """All calls on one thread."""
+
+    def __init__(self, streams: Streams, sets: Sequence[BufferSet]) -> None:
+        self._streams = streams
+        self._sets = sets
+        self._next: Piece | None = None
+
+    @property
+    def can_stage(self) -> bool:
+        """Whether there is room for one more piece beside the one that is executed."""
+        return self._next is None and any(not one.is_taken for one in self._sets)
+
+    def stage(self, piece: Piece) -> None:
+        """Bring the piece that is run next to the device; its faults wait for its turn."""
+        self._next = piece
+        self._bring(piece)
+
+    def drop(self) -> None:
+        """What was staged is not run after all."""
+        if self._next is not None:
+            self._reset()
+
+    def run(
+        self,
+        piece: Piece,
+        meanwhile: Callable[[], None] | None = None,
+        ahead: Callable[[], None] | None = None,
+    ) -> list[ModelResponse]:
+        """The responses of a piece, that was staged or not.
+
+        While it is executed, `meanwhile` is called again and again, and may stage the next one;
+        `ahead` is called before that is launched.
+        """
+        if self._next is not None and self._next is not piece:
+            self._reset()
+        self._next = None
+        try:
+            self._bring(piece)
+            self._launch(piece)
+            if piece.fault is not None:
+                raise piece.fault
+            path, flight = piece.path, piece.flight
+            assert path is not None
+            assert flight is not None
+            path.copy_out_early(flight)
+            if meanwhile is not None:
+                meanwhile()
+            path.wait_executed(flight, meanwhile)
+            if self._next is not None:
+                if ahead is not None:
+                    ahead()
+                self._launch(self._next)
+            responses = path.responses(flight)
+        except Exception:
+            self._reset()
+            raise
+        flight.buffers.is_taken = False
+        return responses
+
+    def _bring(self, piece: Piece) -> None:
+        if piece.path is None or piece.flight is not None:
+            return
+        buffers = next(one for one in self._sets if not one.is_taken)
+        try:
+            piece.flight = piece.path.stage(piece.requests, piece.rows, piece.shapes, buffers)
+            buffers.is_taken = True
+        except NaiadError as fault:
+            piece.fault = fault
+
+    def _launch(self, piece: Piece) -> None:
+        if piece.path is None or piece.flight is None or piece.flight.is_launched:
+            return
+        try:
+            piece.path.launch(piece.flight)
+        except NaiadError as fault:
+            piece.fault = fault
+
+    def _reset(self) -> None:
+        """Wait for all that is under way, and forget it."""
+        self._streams.finish()
+        for one in self._sets:
+            one.is_taken = False
+        if self._next is not None:
+            self._next.flight = None
+            self._next = None
