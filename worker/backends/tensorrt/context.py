@@ -21,9 +21,7 @@ from naiad.worker.backends.tensorrt.streams import Streams
 class Context:
     """An Executor that stays in one profile. `strategy` is how it takes its memory."""
 
-    def __init__(
-        self, loaded: LoadedEngine, profile: int, streams: Streams, strategy: str
-    ) -> None:
+    def __init__(self, loaded: LoadedEngine, profile: int, streams: Streams, strategy: str) -> None:
         self._trt = loaded.trt
         self._words = loaded.words
         self._cuda = cuda = streams.cuda

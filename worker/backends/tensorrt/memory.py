@@ -1,4 +1,4 @@
-"""The memory of one instance: device buffers for each tensor, pinned memory for what comes and goes.
+"""The memory of one instance: device buffers by tensor, pinned memory for what comes and goes.
 
 A device buffer is reserved at its tensor's maximum over all profiles (one profile of an instance
 runs at a time), allocated once and used for every batch; only outputs whose size depends on the
