@@ -243,10 +243,9 @@ class TensorRTBackend:
     def _taken(self, batch: Sequence[ModelRequest]) -> list[Piece]:
         """The pieces of a batch, which may have been staged already."""
         staged, self._staged = self._staged, None
-        if staged is not None and len(staged[0]) == len(batch):
-            if all(own is other for own, other in zip(staged[0], batch, strict=True)):
-                return staged[1]
-        return self._pieces(batch)
+        if staged is None or [*map(id, staged[0])] != [*map(id, batch)]:
+            return self._pieces(batch)
+        return staged[1]
 
     def _staging(self, piece: Piece) -> Callable[[], None]:
         """What to do while the piece before this one, of the same batch, is executed."""
