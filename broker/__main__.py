@@ -26,6 +26,8 @@ from naiad.broker.state import RunDirectoryBusy, StateFile
 from naiad.broker.transport import Transport
 from naiad.broker.uploads import Uploads
 from naiad.broker.workers import Workers
+from naiad.config.gpu_listing import FoundGpus, found_gpus
+from naiad.config.gpus import AUTO, GpuFault
 from naiad.config.log_levels import FORMATS, INITIAL
 from naiad.config.resources import usable_cores
 from naiad.config.settings import (
@@ -36,6 +38,7 @@ from naiad.config.settings import (
     Settings,
     default_run_dir,
 )
+from naiad.config.surroundings import gpu_devices
 from naiad.protocol.endpoints import Endpoints
 from naiad.protocol.messages import LogLevels
 
@@ -76,10 +79,15 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as fault:
         print(f"naiad broker: cannot use run directory: {fault}", file=sys.stderr)
         return ExitCode.CANNOT_START
-    return _serve(settings, endpoints, state)
+    try:
+        found = found_gpus(settings.gpus, os.environ)
+    except GpuFault as fault:
+        print(f"naiad broker: {fault}", file=sys.stderr)
+        return ExitCode.CANNOT_START
+    return _serve(settings, endpoints, state, found)
 
 
-def _serve(settings: Settings, endpoints: Endpoints, state: StateFile) -> int:
+def _serve(settings: Settings, endpoints: Endpoints, state: StateFile, found: FoundGpus) -> int:
     log = Log()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     os.umask(0o077)
@@ -121,11 +129,13 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile) -> int:
         log_file=settings.log_file,
         allow_files=settings.allow_file_override,
         auto_complete=settings.auto_complete,
+        gpus=gpu_devices(found.devices),
     )
     scheduler.world.about = {"pid": os.getpid(), "started": int(time.time())}
     repository = RepositoryHelper(
         settings.repositories,
         {
+            "devices": list(found.devices),
             "on_missing_gpu": settings.on_missing_gpu,
             "auto_complete": settings.auto_complete,
             "config_name": settings.config_name,
@@ -195,6 +205,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         scan_timeout_seconds=options.scan_timeout_seconds,
         spare_workers_count=options.spares,
         on_missing_gpu=options.on_missing_gpu,
+        gpus=options.gpus,
         identity=options.id,
         strict_readiness=bool(options.strict_readiness),
         auto_complete=bool(options.auto_complete),
@@ -225,6 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--spares", type=int, default=1, help="warm empty workers per device")
     parser.add_argument("--on-missing-gpu", default="fail", choices=("fail", "cpu"))
+    parser.add_argument("--gpus", default=AUTO, help="auto, all, none, or UUIDs with commas")
     switch: Any = {"type": int, "choices": (0, 1), "default": 1}
     parser.add_argument("--id", default="", help="the name in the server's metadata")
     parser.add_argument("--strict-readiness", **switch)

@@ -8,8 +8,9 @@ from dataclasses import replace
 import click
 
 from naiad.cli.exit_codes import ExitCode
-from naiad.cli.server_options import missing_gpu_option
+from naiad.cli.server_options import found, gpus_option, missing_gpu_option
 from naiad.cli.streams import complain
+from naiad.config.engines import cpu_backends
 from naiad.config.model import ModelConfig
 from naiad.config.model_directory import ScannedModel
 from naiad.config.model_file import model_file_faults
@@ -23,22 +24,30 @@ from naiad.worker.backends.registry import importable_backends
 @click.argument("repository", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Everything found, for programs.")
 @missing_gpu_option
-def check(repository: tuple[str, ...], as_json: bool, on_missing_gpu: OnMissingGpu) -> ExitCode:
+@gpus_option
+def check(
+    repository: tuple[str, ...], as_json: bool, on_missing_gpu: OnMissingGpu, gpus: str
+) -> ExitCode:
     """Find faults in the folders REPOSITORY: syntax with line and column, fields with their path,
     model files that cannot be any. What only loading shows is in docs/model_configuration.md.
 
     Exit code 0 when every model could be loaded, 1 when not, 2 when a folder is no repository.
     """
-    surroundings = Surroundings(backends=importable_backends(), on_missing_gpu=on_missing_gpu)
-    found = scan(repository, surroundings=surroundings)
-    found = replace(found, models=tuple(map(_with_files, found.models)))
+    surroundings = Surroundings(
+        backends=importable_backends(),
+        devices=found(gpus).devices,
+        cpu_backends=cpu_backends(),
+        on_missing_gpu=on_missing_gpu,
+    )
+    seen = scan(repository, surroundings=surroundings)
+    seen = replace(seen, models=tuple(map(_with_files, seen.models)))
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
+        click.echo(json.dumps(seen.to_json(), indent=2))
     else:
-        _show(found)
-    if found.faults:
+        _show(seen)
+    if seen.faults:
         return ExitCode.USAGE
-    return ExitCode.FAILED if any(model.reasons for model in found.models) else ExitCode.DONE
+    return ExitCode.FAILED if any(model.reasons for model in seen.models) else ExitCode.DONE
 
 
 def _with_files(model: ScannedModel) -> ScannedModel:

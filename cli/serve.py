@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -22,7 +23,7 @@ from naiad.cli.failure import CommandFailed
 from naiad.cli.log import LogWriter
 from naiad.cli.plan import Plan
 from naiad.cli.seconds import Seconds
-from naiad.cli.server_options import missing_gpu_option
+from naiad.cli.server_options import found, gpus_option, missing_gpu_option
 from naiad.cli.startup import Status, failed_models, models_table
 from naiad.cli.supervisor import Supervisor
 from naiad.config.settings import DEFAULT_NAME, SCAN_TIMEOUT_SECONDS, SPARES_MAX, Settings
@@ -53,6 +54,7 @@ LOAD_FAILED: Final = "error: creating server: Internal - failed to load all mode
 @click.option("--log-file", metavar="FILE", help="Instead of stderr; reopened on SIGHUP.")
 @click.option("--exit-on-error", is_flag=True, help="Stop when a model does not load.")
 @missing_gpu_option
+@gpus_option
 @click.option(
     "--spares",
     type=click.IntRange(0, SPARES_MAX),
@@ -84,6 +86,7 @@ def serve(
     log_file: str | None,
     exit_on_error: bool,
     on_missing_gpu: OnMissingGpu,
+    gpus: str,
     spares: int,
     drain_seconds: float,
     scan_timeout_seconds: float,
@@ -107,6 +110,7 @@ def serve(
         control_mode=control_mode,
         load_models=load_model,
         on_missing_gpu=on_missing_gpu,
+        gpus=gpus,
         spare_workers_count=spares,
         drain_seconds=drain_seconds,
         scan_timeout_seconds=scan_timeout_seconds,
@@ -117,6 +121,8 @@ def serve(
     if faults:
         raise click.UsageError("; ".join(faults))
     _check_ports(ports, metrics_port, metrics_address)
+    devices = found(gpus)
+    settings = replace(settings, gpus=devices.choice)  # a restarted broker finds the same ones
     is_new = run_dir.prepare(where)
     lock = run_dir.lock(where)
     with ExitStack() as started:
@@ -153,6 +159,8 @@ def serve(
         gateway_descriptors=door.descriptors,
         metrics_descriptors=metrics.descriptors,
     )
+    if devices.note:
+        notices.show(devices.note)
     if door.url:
         notices.show(f"HTTP on {door.url}")
     if door.grpc_target:
@@ -207,6 +215,7 @@ def broker_arguments(settings: Settings) -> list[str]:
         f"--name={settings.name}",
         f"--control-mode={settings.control_mode}",
         f"--on-missing-gpu={settings.on_missing_gpu}",
+        f"--gpus={settings.gpus}",
         f"--spares={settings.spare_workers_count}",
         f"--drain-seconds={settings.drain_seconds}",
         f"--scan-timeout-seconds={settings.scan_timeout_seconds}",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from naiad.cli.exit_codes import ExitCode
+from naiad.cli.failure import CommandFailed
+from naiad.config.gpu_listing import FoundGpus, found_gpus
+from naiad.config.gpus import AUTO, GpuFault
 from naiad.config.settings import DEFAULT_NAME
 
 Command = Callable[..., Any]
@@ -28,3 +33,21 @@ def missing_gpu_option(command: Command) -> Command:
         default="fail",
         help="What becomes of models for a GPU where there is none; default: fail.",
     )(command)
+
+
+def gpus_option(command: Command) -> Command:
+    """Adds --gpus."""
+    return click.option(
+        "--gpus",
+        default=AUTO,
+        metavar="auto|none|UUID,...",
+        help="GPUs to use; auto (default): all that the driver shows. See docs/gpu.md.",
+    )(command)
+
+
+def found(gpus: str) -> FoundGpus:
+    """What --gpus stands for on this machine."""
+    try:
+        return found_gpus(gpus, os.environ)
+    except GpuFault as fault:
+        raise CommandFailed(str(fault), ExitCode.USAGE) from fault

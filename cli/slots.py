@@ -104,7 +104,7 @@ class SlotTable:
     @staticmethod
     def _free_name(device: str, entry: _Device) -> str:
         # Lowest free number, so that the files of slots stay as few as there were slots at a time.
-        label = device.replace(":", "-")
+        label = device.replace(":", "-").replace("/", "_")  # old names of MIG devices have slashes
         index = 0
         while f"{label}-{index}" in entry.running:
             index += 1

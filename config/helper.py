@@ -9,7 +9,7 @@ Requests come on stdin, replies leave on stdout (frames.py), in order; it ends w
 
 Each may say what the server has: "backends": [...] | None, "devices": ["cpu", ...],
 "on_missing_gpu": "fail" | "cpu", "auto_complete": bool, "config_name": str (surroundings.py has the
-defaults).
+defaults). Which backends have no use for a GPU it sees by itself.
 
 A reply is {"id", "result"} with a Scan's JSON, or {"id", "error"} with the wire form of an error.
 What is wrong in a repository is part of the result, never an error; an override that is no config
@@ -26,10 +26,11 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from naiad.config.engines import cpu_backends
 from naiad.config.frames import FRAME_BYTES_MAX, FrameReader, pack_frame
 from naiad.config.model import Json
 from naiad.config.repository import names_in, scan
-from naiad.config.surroundings import CPU_ONLY, Surroundings
+from naiad.config.surroundings import CPU_ONLY, Surroundings, gpu_devices
 from naiad.protocol.errors import InternalError, NaiadError, ProtocolError
 
 READ_BYTES: Final = 2**16
@@ -95,9 +96,11 @@ def _surroundings(request: Mapping[str, Any]) -> Surroundings:
     on_missing_gpu = _field(request, "on_missing_gpu", str, CPU_ONLY.on_missing_gpu)
     if on_missing_gpu not in ("fail", "cpu"):
         raise ProtocolError(f"on_missing_gpu: expected fail or cpu, got {on_missing_gpu!r}")
+    devices = tuple(_field(request, "devices", list, list(CPU_ONLY.devices)))
     return Surroundings(
         backends=None if backends is None else tuple(_field(request, "backends", list)),
-        devices=tuple(_field(request, "devices", list, list(CPU_ONLY.devices))),
+        devices=devices,
+        cpu_backends=cpu_backends() if gpu_devices(devices) else CPU_ONLY.cpu_backends,
         on_missing_gpu=on_missing_gpu,
         auto_complete=_field(request, "auto_complete", bool, CPU_ONLY.auto_complete),
         config_name=_field(request, "config_name", str, CPU_ONLY.config_name),

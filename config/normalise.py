@@ -26,8 +26,6 @@ from naiad.config.names import printable
 from naiad.config.surroundings import CPU_ONLY, Surroundings
 
 SEQUENCE_IDLE_US: Final = 1_000_000
-FIRST_GPU: Final = 0
-"""Of a model that runs on GPUs only, while nobody has counted them: its worker finds out."""
 ONNXRUNTIME_CPU_COUNT: Final = 2
 """Triton's default count of a CPU instance group of an ONNX model that gives none."""
 
@@ -204,10 +202,12 @@ def _instance_group(
     if backend in GPU_ONLY_BACKENDS:
         if group["kind"] == "KIND_AUTO":
             group["kind"] = "KIND_GPU"
-        if group["kind"] == "KIND_GPU" and not group["gpus"]:
-            group["gpus"] = list(range(gpu_count)) or [FIRST_GPU]
     elif group["kind"] == "KIND_AUTO":
-        on_gpu = gpu_count > 0 and all(gpu < gpu_count for gpu in group["gpus"])
+        on_gpu = (
+            gpu_count > 0
+            and backend not in surroundings.cpu_backends
+            and all(gpu < gpu_count for gpu in group["gpus"])
+        )
         group["kind"] = "KIND_GPU" if on_gpu else "KIND_CPU"
         if not on_gpu:
             group["gpus"] = []

@@ -19,7 +19,7 @@ from naiad.config.backends import (
 )
 from naiad.config.faults import did_you_mean, listed
 from naiad.config.model import InstanceGroup, ModelConfig, messages
-from naiad.config.surroundings import GPU_PREFIX
+from naiad.config.surroundings import gpu_devices
 
 RELEASE: Final = "not in this release"
 _HOST_POLICIES_MEANT_ANYWAY: Final = ("", "cpu", "model")
@@ -92,20 +92,30 @@ def _backend(
 
 
 def _devices(config: ModelConfig, devices: Sequence[str]) -> Iterator[str]:
-    gpu_count = sum(device.startswith(GPU_PREFIX) for device in devices)
+    gpus = gpu_devices(devices)
     for index, group in enumerate(config.instance_groups):
-        if group.kind != "KIND_GPU" or config.backend in GPU_ONLY_BACKENDS:
+        if group.kind != "KIND_GPU":
             continue
         where = f'instance_group[{index}] "{group.name}"'
-        unknown = [str(gpu) for gpu in group.gpus if gpu >= gpu_count]
-        if not gpu_count:
+        unknown = [str(gpu) for gpu in group.gpus if gpu >= len(gpus)]
+        if not gpus:
             yield (
                 f"{where}: KIND_GPU, but no GPU is visible (visible devices: {listed(devices)}); "
-                "write kind: KIND_CPU or KIND_AUTO, or serve it with --on-missing-gpu=cpu"
+                f"{_without_gpu(config.backend)}"
             )
         elif unknown:
-            valid = listed([str(number) for number in range(gpu_count)])
+            valid = listed([f"{number} ({device})" for number, device in enumerate(gpus)])
             yield f"{where}: no GPU {listed(unknown)}; valid ids are {valid}"
+
+
+def _without_gpu(backend: str) -> str:
+    """The way out where there is no GPU at all."""
+    if backend in GPU_ONLY_BACKENDS:
+        return (
+            f'backend "{backend}" runs on GPUs only: serve the ONNX file the engine was built from '
+            'with backend: "onnxruntime", or see `nvidia-smi -L` and --gpus'
+        )
+    return "write kind: KIND_CPU or KIND_AUTO, or serve it with --on-missing-gpu=cpu"
 
 
 def _scheduling(config: ModelConfig) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
+from naiad.config.gpus import AUTO, GpuFault, chosen_uuids
 from naiad.config.log_levels import INITIAL
 from naiad.config.names import NAME_BYTES_MAX, model_name_fault, printable
 from naiad.config.surroundings import OnMissingGpu
@@ -41,6 +42,8 @@ class Settings:
     load_models: tuple[str, ...] = ()
     """With explicit control; "*" alone means all."""
     on_missing_gpu: OnMissingGpu = "fail"
+    gpus: str = AUTO
+    """Which GPUs are used: auto, all, none, or UUIDs with commas between (config.gpus)."""
     identity: str = ""
     """The server's name in its metadata (Triton's --id); without one, `name`."""
     strict_readiness: bool = True
@@ -144,6 +147,10 @@ def _control(settings: Settings) -> Iterator[str]:
         fault = None if model == ALL_MODELS else model_name_fault(model)
         if fault:
             yield fault
+    try:
+        chosen_uuids(settings.gpus)
+    except GpuFault as wrong:
+        yield str(wrong)
     if settings.on_missing_gpu not in ("fail", "cpu"):
         yield f"on_missing_gpu {printable(settings.on_missing_gpu)} is unknown; use fail or cpu"
 

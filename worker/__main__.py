@@ -14,6 +14,7 @@ from naiad.config.settings import seconds
 from naiad.protocol.endpoints import Endpoints
 from naiad.worker.backends.base import InstanceLost
 from naiad.worker.backends.registry import find_backend, importable_backends
+from naiad.worker.device import take_device
 from naiad.worker.exception_text import described
 from naiad.worker.exit_codes import ExitCode
 from naiad.worker.log import Log, LogHandler
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     options = _parser().parse_args(arguments)
     for variable, value in QUIET.items():
         os.environ.setdefault(variable, value)
+    take_device(options.device)
     log = Log(options.slot)
     logging.getLogger().addHandler(LogHandler(log))
     stop = StopSignal(log, grace_s=options.grace, ignore_int=options.die_with_parent)

@@ -13,6 +13,7 @@ from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
 from naiad.protocol.messages import Load
 from naiad.worker.backends.base import Backend, ModelInstance
 from naiad.worker.backends.registry import find_backend
+from naiad.worker.device import ORDINAL, uuid_of
 from naiad.worker.exception_text import described, own_error, place_below, traceback_text
 
 THREAD_VARIABLES: Final = (
@@ -31,8 +32,12 @@ class LoadedModel(NamedTuple):
     config: ModelConfig
 
 
-def load_model(load: Load, config_json: bytes | memoryview) -> LoadedModel:
-    """Import the backend, load and warm up. Raises whatever goes wrong on the way."""
+def load_model(load: Load, config_json: bytes | memoryview, device: str) -> LoadedModel:
+    """Import the backend, load and warm up. Raises whatever goes wrong on the way.
+
+    `device` is the slot's.
+    """
+    uuid = uuid_of(device)
     config = ModelConfig.from_json(json.loads(bytes(config_json)))
     instance = ModelInstance(
         name=load.model,
@@ -40,7 +45,8 @@ def load_model(load: Load, config_json: bytes | memoryview) -> LoadedModel:
         instance_name=load.instance_name,
         directory=load.directory,
         kind=load.kind,
-        device_id=load.device_id,
+        device_id=ORDINAL if uuid else load.device_id,
+        gpu_uuid=uuid,
         threads=load.threads,
         config=config,
         auto_complete=load.auto_complete,

@@ -294,7 +294,7 @@ class WorkerLoop:
         started = monotonic()
         self._transport.lock.release()
         try:
-            model = load_model(load, payload[0] if payload else b"")
+            model = load_model(load, payload[0] if payload else b"", self._slot.device)
             config = json.dumps(model.config.to_json()).encode()
             fault = None
         except BaseException as failed:

@@ -77,11 +77,16 @@ class Scheduler:
         log_file: str = "",
         allow_files: bool = False,
         auto_complete: bool = True,
+        gpus: Sequence[str] = (),
     ) -> None:
         """`first_number`: ids start here; it must be larger than any earlier broker's."""
         limits = limits or Limits()
         self.world = World(
-            incarnation=incarnation, server=server, first_number=first_number, limits=limits
+            incarnation=incarnation,
+            server=server,
+            first_number=first_number,
+            limits=limits,
+            gpus=gpus,
         )
         self._answers = Answers(self.world)
         self._fleet = Fleet(self.world)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from naiad.broker.core.deadlines import NEVER_NS, Deadlines
@@ -56,8 +56,18 @@ class Limits:
 class World:
     """Shared state of the scheduler's parts. `now_ns` is the time of the event being handled."""
 
-    def __init__(self, *, incarnation: int, server: str, first_number: int, limits: Limits) -> None:
+    def __init__(
+        self,
+        *,
+        incarnation: int,
+        server: str,
+        first_number: int,
+        limits: Limits,
+        gpus: Sequence[str] = (),
+    ) -> None:
         self.incarnation = incarnation
+        self.gpus = tuple(gpus)
+        """Devices ("gpu:<uuid>"), numbered as in `gpus` of an instance group."""
         self.server = server
         self.about: dict[str, int] = {}
         """What the status tells of the process itself: pid, started (Unix seconds)."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from support import fake_nvml
+
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 
 
@@ -13,3 +15,13 @@ def planted(folder: Path, code: str) -> dict[str, str]:
     (folder / "sitecustomize.py").write_text(code)
     path = os.pathsep.join([str(folder), str(SOURCES)])
     return {"PYTHONPATH": path, "NAIAD_COMPILED": "0"}
+
+
+def plant_nvml(folder: Path, told: Path) -> dict[str, str]:
+    """The environment in which `pynvml` is the fake that reads the file `told`."""
+    folder.mkdir()
+    (folder / "pynvml.py").write_text(
+        "import sys\nfrom support import fake_nvml\nsys.modules[__name__] = fake_nvml\n"
+    )
+    path = os.pathsep.join([str(folder), str(SOURCES), str(SOURCES.parent / "tests")])
+    return {"PYTHONPATH": path, fake_nvml.VARIABLE: str(told)}

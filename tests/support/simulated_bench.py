@@ -7,6 +7,7 @@ told each of them is kept in lists. The core's invariants are checked after ever
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
@@ -69,11 +70,13 @@ class Bench:
         now_ns: int = S,
         first_number: int = 1_000,
         allow_files: bool = False,
+        gpus: Sequence[str] = (),
     ) -> None:
         self.now_ns = now_ns
         self.scheduler = Scheduler(
             incarnation=first_number, server="bench", software="0", first_number=first_number,
             explicit=explicit, limits=limits or Limits(), allow_files=allow_files,
+            gpus=gpus,
         )  # fmt: skip
         self.world = self.scheduler.world
         self.batches: dict[int, list[m.Batch]] = defaultdict(list)
@@ -219,11 +222,11 @@ class Bench:
         }  # fmt: skip
         return m.SlotHello(**{**known, **fields})
 
-    def worker(self) -> int:
+    def worker(self, device: str = "cpu") -> int:
         """A fresh worker says hello; its slot."""
         self._slots += 1
         slot = self.world.incarnation * 9 + self._slots  # another one than in an earlier life
-        self.do(e.SlotOpened(slot, self.hello(slot), slot))
+        self.do(e.SlotOpened(slot, self.hello(slot, device=device), slot))
         return slot
 
     def instance(self, slot: int) -> Instance:

@@ -44,7 +44,8 @@ def server(tmp_path: Path, trip: Path) -> Iterator[Server]:
     directory = write_affine(repository / "affine")
     put_plan(directory, AFFINE, trip=str(trip))
     (directory / "1" / "model.onnx").unlink()
-    with serve(repository, environment={"PYTHONPATH": plant(tmp_path / "planted")}) as server:
+    planted = {"PYTHONPATH": plant(tmp_path / "planted")}
+    with serve(repository, arguments=["--gpus", "GPU-fake"], environment=planted) as server:
         yield server
 
 

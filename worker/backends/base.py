@@ -132,11 +132,14 @@ class ModelInstance:
     kind: str
     """KIND_CPU, KIND_GPU or KIND_MODEL."""
     device_id: int
+    """Of its GPU, as the engine counts: a worker of a GPU sees no other, so it is 0."""
     threads: int
     """Threads the engine may use; 0 leaves its own default."""
     config: ModelConfig
     auto_complete: bool = True
     """Whether the config may be added to; False: it is what the operator wrote."""
+    gpu_uuid: str = ""
+    """Of its GPU, for people and for the driver; empty on the CPU."""
 
 
 class Backend(Protocol):

@@ -159,18 +159,35 @@ def test_where_instances_run(
 @pytest.mark.parametrize(
     ("group", "surroundings", "gpus"),
     [
-        ({}, Surroundings(), [0]),
+        ({}, Surroundings(), []),
         ({}, TWO_GPUS, [0, 1]),
-        ({"kind": "KIND_GPU"}, CPU_INSTEAD, [0]),
+        ({"kind": "KIND_GPU"}, CPU_INSTEAD, []),
         ({"gpus": [3]}, Surroundings(), [3]),
     ],
 )
-def test_engines_are_placed_on_gpus_whatever_was_counted(
+def test_engines_never_move_to_the_cpu(
     group: dict[str, Any], surroundings: Surroundings, gpus: list[int]
 ) -> None:
     config = {"backend": "tensorrt", "instance_group": [group]}
     (placed,) = normalise(config, surroundings)["instance_group"]
     assert (placed["kind"], placed["gpus"]) == ("KIND_GPU", gpus)
+
+
+def test_what_has_no_use_for_a_gpu_is_on_the_cpu() -> None:
+    surroundings = Surroundings(devices=("cpu", "gpu:a"), cpu_backends=("onnxruntime",))
+    found = {
+        (backend, kind): normalise(
+            {"backend": backend, "instance_group": [{"kind": kind}]}, surroundings
+        )["instance_group"][0]["kind"]
+        for backend in ("onnxruntime", "python")
+        for kind in ("KIND_AUTO", "KIND_GPU")
+    }
+    assert found == {
+        ("onnxruntime", "KIND_AUTO"): "KIND_CPU",
+        ("onnxruntime", "KIND_GPU"): "KIND_GPU",
+        ("python", "KIND_AUTO"): "KIND_GPU",
+        ("python", "KIND_GPU"): "KIND_GPU",
+    }
 
 
 @pytest.mark.parametrize(

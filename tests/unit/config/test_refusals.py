@@ -67,8 +67,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_shape_tensors_are_for_engines_without_batching() -> None:
     changes = {"backend": "tensorrt", **tensor("input", is_shape_tensor=True)}
     backends = ("identity", "tensorrt")
-    assert refused({**changes, "max_batch_size": 0}, backends=backends) == []
-    (sentence,) = refused({**changes, "max_batch_size": 4}, backends=backends)
+    assert refused({**changes, "max_batch_size": 0}, backends=backends, devices=GPU) == []
+    (sentence,) = refused({**changes, "max_batch_size": 4}, backends=backends, devices=GPU)
     assert "input[0].is_shape_tensor: batches with shape tensors are not in this" in sentence
 
 
@@ -142,8 +142,11 @@ def test_while_backends_are_unknown_only_those_certainly_absent_are_refused() ->
 def test_tensorrt_without_gpu_is_one_sentence_that_names_the_devices() -> None:
     gpu = {"backend": "tensorrt", **group(kind="KIND_GPU")}
 
-    assert len(refused(gpu)) == 1
-    assert "visible devices: cpu" in refused(gpu)[0]
+    for backends in (("identity",), ("identity", "tensorrt")):
+        (sentence,) = refused(gpu, backends=backends)
+        assert "visible devices: cpu" in sentence
+        assert "--on-missing-gpu" not in sentence
+    assert refused(gpu, backends=("tensorrt",), devices=GPU) == []
 
 
 def test_a_gpu_group_without_gpu_says_which_devices_there_are() -> None:
@@ -157,7 +160,7 @@ def test_a_gpu_group_without_gpu_says_which_devices_there_are() -> None:
 def test_a_gpu_that_is_not_there_lists_the_valid_ones() -> None:
     (sentence,) = refused(group(name="g", kind="KIND_GPU", gpus=[0, 3]), devices=GPU)
 
-    assert sentence == 'instance_group[0] "g": no GPU 3; valid ids are 0'
+    assert sentence == 'instance_group[0] "g": no GPU 3; valid ids are 0 (gpu:abc)'
     assert refused(group(kind="KIND_GPU"), devices=GPU) == []
 
 
