@@ -43,7 +43,8 @@ def add_models(given: str, ours: Path, peers: Path, folder: Path) -> None:
     stateful = shutil.copytree(HERE.parent / "model_repository" / "silero_vad", ours / "silero_vad")
     target = stateful / "1" / "model.onnx"
     if not target.exists():
-        target.write_bytes(_member(_wheel(), STATEFUL_MEMBER))
+        wheel = source if source.suffix == ".whl" else _wheel()
+        target.write_bytes(_member(wheel, STATEFUL_MEMBER))
 
 
 def require_right_answers(run_dir: str, urls: dict[str, str], folder: Path) -> None:
