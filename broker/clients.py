@@ -20,6 +20,7 @@ from naiad.broker.transport import Received, Transport, peer_of
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.errors import Code, InternalError, NaiadError, ProtocolError, RequestError
+from naiad.shm.cuda.key import checked, is_cuda
 from naiad.shm.objects import describe, is_same, verified
 
 KEY_BYTES: Final = 8
@@ -274,7 +275,8 @@ class Clients:
 
     def named_regions_gone(self, named: Mapping[str, NamedRegion]) -> list[e.Event]:
         """Registrations whose segment was unlinked and made anew, or removed, end by themselves."""
-        gone = tuple(name for name, one in named.items() if not is_same(one.region))
+        segments = [(name, one) for name, one in named.items() if not is_cuda(one.region)]
+        gone = tuple(name for name, one in segments if not is_same(one.region))
         return [e.NamedRegionsGone(gone)] if gone else []
 
     incarnation: int = 0
@@ -282,9 +284,12 @@ class Clients:
 
 
 def _look_at(region: m.Region) -> NaiadError | None:
-    """What is wrong with a segment that a client says is its own, or None."""
+    """What is wrong with a region that a client says is its own, or None."""
     try:
-        verified(region, (os.getuid(),))
+        if is_cuda(region):
+            checked(region)
+        else:
+            verified(region, (os.getuid(),))
     except NaiadError as fault:
         return fault
     return None

@@ -200,13 +200,28 @@ class AsyncClient(LoopDriver):
         """Register a POSIX segment by name with the server, which keeps it; returns its id."""
         return int((await self.call(control.region_register(name, key, byte_size, offset)))["id"])
 
-    async def region_status(self, name: str = "") -> list[Json]:
-        rows: list[Json] = await self.call(control.of_region("region_status", name))
+    async def cuda_region_register(
+        self, name: str, raw_handle: bytes, byte_size: int, device_id: int = 0
+    ) -> int:
+        """Register GPU memory by name with the server, which keeps it; returns its id.
+
+        `raw_handle` is a cudaIpcMemHandle_t. Its process must outlive all requests that use it.
+        """
+        asked = control.cuda_region_register(name, raw_handle, byte_size, device_id)
+        return int((await self.call(asked))["id"])
+
+    async def region_status(
+        self, name: str = "", kind: Literal["", "system", "cuda"] = ""
+    ) -> list[Json]:
+        """Regions registered by name: this one, or all (of a kind)."""
+        rows: list[Json] = await self.call(control.of_region("region_status", name, kind))
         return rows
 
-    async def region_unregister(self, name: str = "") -> None:
-        """Forget one region registered by name, or all of them. The segment itself stays."""
-        await self.call(control.of_region("region_unregister", name))
+    async def region_unregister(
+        self, name: str = "", kind: Literal["", "system", "cuda"] = ""
+    ) -> None:
+        """Forget one region registered by name, or all of them (of a kind). The memory stays."""
+        await self.call(control.of_region("region_unregister", name, kind))
 
     async def call(self, operation: Operation) -> Any:
         """Any control call; returns its parsed JSON."""

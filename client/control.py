@@ -11,6 +11,7 @@ from naiad.client.requests import fits_text
 from naiad.protocol import messages as m
 from naiad.protocol.checks import NAME_BYTES_MAX
 from naiad.protocol.errors import ProtocolError, RequestError
+from naiad.shm.cuda.key import HANDLE_BYTES
 
 CALL_TIMEOUT_S: Final = 30.0
 LOAD_TIMEOUT_S: Final = 660.0
@@ -106,6 +107,22 @@ def region_register(name: str, key: str, byte_size: int, offset: int) -> Operati
     return Operation("region_register", arguments)
 
 
+def cuda_region_register(name: str, raw_handle: bytes, byte_size: int, device_id: int) -> Operation:
+    """`raw_handle`: a cudaIpcMemHandle_t."""
+    for what, number in (("byte_size", byte_size), ("device_id", device_id)):
+        if type(number) is not int or not 0 <= number < 2**63:
+            raise RequestError(f"expected {what} as a number from 0, got {number!r:.80}")
+    if not isinstance(raw_handle, bytes) or len(raw_handle) != HANDLE_BYTES:
+        raise RequestError(f"expected raw_handle as {HANDLE_BYTES} bytes (a cudaIpcMemHandle_t)")
+    arguments: m.Parameters = {
+        "name": _text("name", name),
+        "raw_handle": raw_handle.hex(),
+        "byte_size": byte_size,
+        "device_id": device_id,
+    }
+    return Operation("region_register_cuda", arguments)
+
+
 def log_settings(
     changes: m.Parameters, after: int | None = None, timeout_s: float = CALL_TIMEOUT_S
 ) -> Operation:
@@ -116,9 +133,12 @@ def log_settings(
     return Operation("log_settings", arguments, None, timeout_s)
 
 
-def of_region(operation: str, name: str) -> Operation:
-    """region_status and region_unregister; no name means all."""
-    return Operation(operation, {"name": _text("name", name)} if name else {})
+def of_region(operation: str, name: str, kind: str = "") -> Operation:
+    """region_status and region_unregister; no name means all, no kind both."""
+    arguments: m.Parameters = {"name": _text("name", name)} if name else {}
+    if kind:
+        arguments["kind"] = _text("kind", kind)
+    return Operation(operation, arguments)
 
 
 def _text(what: str, given: str) -> str:

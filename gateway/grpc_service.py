@@ -148,7 +148,7 @@ class Service:
     async def system_shared_memory_status(self, data: bytes, caller: Caller) -> bytes:
         _check_regions(caller)
         request = _parsed(pb.SystemSharedMemoryStatusRequest, data)
-        return documents.system_regions(await self._plane.region_status(request.name))
+        return documents.system_regions(await self._plane.region_status(request.name, "system"))
 
     async def system_shared_memory_register(self, data: bytes, caller: Caller) -> bytes:
         _check_regions(caller)
@@ -161,30 +161,26 @@ class Service:
     async def system_shared_memory_unregister(self, data: bytes, caller: Caller) -> bytes:
         _check_regions(caller)
         request = _parsed(pb.SystemSharedMemoryUnregisterRequest, data)
-        await self._plane.unregister_region(request.name)
+        await self._plane.unregister_region(request.name, "system")
         return EMPTY
 
     async def cuda_shared_memory_status(self, data: bytes, caller: Caller) -> bytes:
-        """As a server without GPUs: there is no region."""
         _check_regions(caller)
-        name = _parsed(pb.CudaSharedMemoryStatusRequest, data).name
-        if name:
-            raise RequestError(
-                f"Unable to find cuda shared memory region: '{name:.200}'", code=Code.NOT_FOUND
-            )
-        return EMPTY
+        request = _parsed(pb.CudaSharedMemoryStatusRequest, data)
+        return documents.cuda_regions(await self._plane.region_status(request.name, "cuda"))
 
     async def cuda_shared_memory_register(self, data: bytes, caller: Caller) -> bytes:
         _check_regions(caller)
-        name = _parsed(pb.CudaSharedMemoryRegisterRequest, data).name
-        raise RequestError(
-            f"failed to register CUDA shared memory region: '{name:.200}', GPUs not supported"
+        request = _parsed(pb.CudaSharedMemoryRegisterRequest, data)
+        await self._plane.register_cuda_region(
+            request.name, request.raw_handle, request.device_id, request.byte_size
         )
+        return EMPTY
 
     async def cuda_shared_memory_unregister(self, data: bytes, caller: Caller) -> bytes:
-        """Unknown regions succeed, and all are unknown."""
         _check_regions(caller)
-        _parsed(pb.CudaSharedMemoryUnregisterRequest, data)
+        request = _parsed(pb.CudaSharedMemoryUnregisterRequest, data)
+        await self._plane.unregister_region(request.name, "cuda")
         return EMPTY
 
     # --- settings --------------------------------------------------------------------------------

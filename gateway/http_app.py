@@ -40,15 +40,15 @@ from naiad.gateway.http_status import HttpError, from_fault
 from naiad.gateway.page.document import document
 from naiad.gateway.page.watch import Watch
 from naiad.gateway.phase import Phase
-from naiad.gateway.plane import Plane, client_shm_disabled
+from naiad.gateway.plane import Plane, RegionKind, client_shm_disabled
 from naiad.gateway.restrictions import Restriction
 from naiad.gateway.users import UserHeaders
 from naiad.protocol.errors import Code, NaiadError, RequestError
+from naiad.shm.cuda.key import HANDLE_BYTES
 
 STATE: Final = "Naiad-State"
 """The header that tells a server that loads from one that is broken."""
 LOG: Final = logging.getLogger("naiad.gateway")
-CUDA_HANDLE_BYTES: Final = 64
 PATHS_KNOWN_MAX: Final = 4096
 """Routes that are remembered by path; beyond, all are worked out again."""
 
@@ -157,7 +157,7 @@ class HttpApp:
         if (is_shm or name in http_routes.LOCAL_ONLY) and self._access.has_management_door:
             raise HttpError(403, elsewhere(name))
         if is_shm:
-            if route.kind == "system" and not self._access.allows_regions(is_local):
+            if not self._access.allows_regions(is_local):
                 raise from_fault(client_shm_disabled())
         elif name not in http_routes.LOCAL_ONLY:
             return
@@ -279,22 +279,17 @@ class HttpApp:
     # --- shared memory ---------------------------------------------------------------------------
 
     async def _shm_status(self, route: Route, given: Json) -> Response:
-        if route.kind == "cuda":
-            if route.region:
-                raise RequestError(
-                    f"Unable to find cuda shared memory region: '{route.region}'",
-                    code=Code.NOT_FOUND,
-                )
-            return _json([])
-        return _json(await self._plane.region_status(route.region))
+        return _json(await self._plane.region_status(route.region, _kind(route)))
 
     async def _shm_register(self, route: Route, given: Json) -> Response:
-        if route.kind == "cuda":
-            _check_cuda_handle(given)
-            raise RequestError(
-                f"failed to register CUDA shared memory region: '{route.region}', GPUs not"
-                " supported"
+        if _kind(route) == "cuda":
+            await self._plane.register_cuda_region(
+                route.region,
+                _handle(given),
+                uint_of(given, "device_id"),
+                uint_of(given, "byte_size"),
             )
+            return EMPTY
         await self._plane.register_region(
             route.region,
             text_of(_with(given, "key"), "key"),
@@ -304,9 +299,12 @@ class HttpApp:
         return EMPTY
 
     async def _shm_unregister(self, route: Route, given: Json) -> Response:
-        if route.kind == "system":
-            await self._plane.unregister_region(route.region)
+        await self._plane.unregister_region(route.region, _kind(route))
         return EMPTY
+
+
+def _kind(route: Route) -> RegionKind:
+    return "cuda" if route.kind == "cuda" else "system"
 
 
 def _with(given: Json, field: str) -> Json:
@@ -315,14 +313,15 @@ def _with(given: Json, field: str) -> Json:
     return given
 
 
-def _check_cuda_handle(given: Json) -> None:
+def _handle(given: Json) -> bytes:
     handle = object_of(_with(given, "raw_handle"), "raw_handle")
     try:
         found = base64.b64decode(text_of(handle, "b64"), validate=True)
     except ValueError:
         found = b""
-    if len(found) != CUDA_HANDLE_BYTES:
+    if len(found) != HANDLE_BYTES:
         raise RequestError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+    return found
 
 
 def _json(found: Any) -> Response:

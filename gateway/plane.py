@@ -7,7 +7,7 @@ Knows no transport and holds no rules of models: those are the broker's.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from naiad.client import control
 from naiad.client.aio import AsyncClient
@@ -20,9 +20,16 @@ from naiad.gateway.limits import Limits
 from naiad.gateway.pending import SERVER_FULL, Done, Outcome, Pending, over_budget
 from naiad.gateway.uploads import PREFIX, checked_files, written
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
+from naiad.shm.cuda.key import HANDLE_BYTES
 
 NAMES_KNOWN_MAX: Final = 4096
 """Regions whose ids are remembered; beyond, all are asked for again."""
+
+RegionKind = Literal["system", "cuda"]
+_SHOWN: Final[dict[RegionKind, tuple[str, ...]]] = {
+    "system": ("name", "key", "offset", "byte_size"),
+    "cuda": ("name", "device_id", "byte_size"),
+}
 
 SETTINGS_MAX: Final = 64
 SETTING_CHARS_MAX: Final = 256
@@ -291,16 +298,32 @@ class Plane:
             )
         await self.client.region_register(name, key, byte_size, offset)
 
-    async def region_status(self, name: str = "") -> list[Json]:
-        """[{name, key, offset, byte_size}]; raises RequestError (not_found) for an unknown name."""
-        rows = await self.client.region_status(name)
-        keys = ("name", "key", "offset", "byte_size")
-        return [{key: row[key] for key in keys} for row in rows]
+    async def register_cuda_region(
+        self, name: str, raw_handle: bytes, device_id: int, byte_size: int
+    ) -> None:
+        """Register GPU memory with the server, for every gateway. Raises RequestError."""
+        self._regions.forget(frozenset((name,)))
+        if len(raw_handle) != HANDLE_BYTES:
+            raise RequestError(
+                f"failed to register CUDA shared memory region: '{name:.200}', expected"
+                f" 'raw_handle' as a cudaIpcMemHandle_t of {HANDLE_BYTES} bytes, got"
+                f" {len(raw_handle)}"
+            )
+        if not 0 <= device_id < 2**63 or byte_size >= 2**63:
+            raise RequestError(
+                f"failed to register CUDA shared memory region '{name:.200}': invalid args"
+            )
+        await self.client.cuda_region_register(name, raw_handle, byte_size, device_id)
 
-    async def unregister_region(self, name: str = "") -> None:
+    async def region_status(self, name: str, kind: RegionKind) -> list[Json]:
+        """Rows as Triton has them; raises RequestError (not_found) for an unknown name."""
+        rows = await self.client.region_status(name, kind)
+        return [{key: row[key] for key in _SHOWN[kind]} for row in rows]
+
+    async def unregister_region(self, name: str, kind: RegionKind) -> None:
         """Forget one name, or all without one; an unknown name succeeds."""
         self._regions.clear()
-        await self.client.region_unregister(name)
+        await self.client.region_unregister(name, kind)
 
     async def close(self) -> None:
         await self.client.close()

@@ -206,14 +206,3 @@ class ClientEvents:
         session = self._world.sessions.get(event.session)
         if session is not None:
             self._memory.dropped(session, event.call, event.id)
-
-    def named_region_stated(self, event: e.NamedRegionStated) -> None:
-        self._memory.stated(
-            event.session,
-            event.call,
-            event.name,
-            event.region,
-            event.fault,
-            event.offset,
-            event.size,
-        )

@@ -14,7 +14,7 @@ from naiad.broker.core.catalog import Catalog
 from naiad.broker.core.counters import MODELS_MAX, Counters
 from naiad.broker.core.listing import Listing
 from naiad.broker.core.log_settings import LogSettings
-from naiad.broker.core.memory import Memory
+from naiad.broker.core.named_regions import NamedRegions
 from naiad.broker.core.queries import (
     Queries,
     number_argument,
@@ -40,7 +40,7 @@ class Control:
         queries: Queries,
         listing: Listing,
         counters: Counters,
-        memory: Memory,
+        regions: NamedRegions,
         log_settings: LogSettings,
     ) -> None:
         self._world = world
@@ -74,9 +74,10 @@ class Control:
             "log_settings": log_settings.asked,
             "load": self._load,
             "unload": self._unload,
-            "region_register": lambda s, c, a, p: memory.register(s, c, a),
-            "region_status": lambda s, c, a, p: memory.region_status(a),
-            "region_unregister": lambda s, c, a, p: memory.unregister(a),
+            "region_register": lambda s, c, a, p: regions.register(s, c, a),
+            "region_register_cuda": lambda s, c, a, p: regions.register_cuda(a),
+            "region_status": lambda s, c, a, p: regions.status(a),
+            "region_unregister": lambda s, c, a, p: regions.unregister(a),
         }
 
     def asked(self, event: e.ControlAsked) -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from naiad.broker.core.events import (
-    SaveState,
-    SendReply,
-    StatNamedRegion,
-    TellSlot,
-)
+from naiad.broker.core.events import SendReply, TellSlot
 from naiad.broker.core.instances import Slot
-from naiad.broker.core.queries import Json, number_argument, text_argument
+from naiad.broker.core.named_regions import no_gpus
 from naiad.broker.core.results import Results
 from naiad.broker.core.sessions import UNKNOWN_ARENA, Session
 from naiad.broker.core.withdrawal import Withdrawal
-from naiad.broker.core.world import NAMED_REGION_BASE, NamedRegion, World
+from naiad.broker.core.world import NAMED_REGION_BASE, World
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
+from naiad.shm.cuda.key import is_cuda, parsed
 
 
 class Memory:
@@ -55,6 +51,8 @@ class Memory:
                 f"region id {region.id} is already registered; ids are never reused",
                 code=Code.ALREADY_EXISTS,
             )
+        if is_cuda(region) and region.device >= len(self._world.gpus):
+            return no_gpus(parsed(region.key).name, region.device, len(self._world.gpus))
         if len(session.regions) >= self._world.limits.session_regions_max:
             return Unavailable(
                 f"{len(session.regions)} regions registered, at most"
@@ -66,12 +64,15 @@ class Memory:
     def dropped(self, session: Session, call: int, ident: int) -> None:
         region = session.regions.pop(ident, None)
         if region is not None:
-            self._cancel_users([session], (region.id,))
-            self._forget([region.id])
+            self.withdraw([session], [region.id])
         self._world.actions.append(SendReply(session.key, call, None, {}))
 
-    def _cancel_users(self, sessions: Iterable[Session], gone: tuple[int, ...]) -> None:
-        """Nothing is sent to a worker, now or after a death, that names a region nobody knows."""
+    def withdraw(self, sessions: Iterable[Session], numbers: list[int]) -> None:
+        """These regions are registered no more, and only these sessions may be using them.
+
+        Nothing is sent to a worker, now or after a death, that names a region nobody knows.
+        """
+        gone = set(numbers)
         for session in sessions:
             for job in list(session.jobs.values()):
                 if not job.regions().isdisjoint(gone):
@@ -83,6 +84,7 @@ class Memory:
                             code=Code.CANCELLED,
                         ),
                     )
+        self._forget(numbers)
 
     def _forget(self, numbers: list[int]) -> None:
         world = self._world
@@ -155,94 +157,3 @@ class Memory:
         session.regions.clear()
         if numbers:
             self._forget(numbers)
-
-    # --- regions registered by name (KServe's system shared memory) --------------------
-
-    def register(self, session: Session, call: int, arguments: m.Parameters) -> None:
-        name = text_argument(arguments, "name")
-        key = text_argument(arguments, "key")
-        size = number_argument(arguments, "byte_size")
-        offset = number_argument(arguments, "offset", 0)
-        world = self._world
-        self._check_free(name)
-        if size == 0:
-            raise RequestError(
-                f"failed to register shared memory region '{name}': invalid args: byte_size 0"
-            )
-        world.actions.append(StatNamedRegion(session.key, call, name, key, offset, size))
-
-    def _check_free(self, name: str) -> None:
-        if name in self._world.named_regions:
-            raise RequestError(
-                f"shared memory region '{name}' already in manager", code=Code.ALREADY_EXISTS
-            )
-        if len(self._world.named_regions) >= self._world.limits.named_regions_max:
-            raise Unavailable(
-                f"{self._world.limits.named_regions_max} regions are registered by name; unregister"
-                " some",
-                code=Code.BUDGET_EXCEEDED,
-            )
-
-    def stated(
-        self,
-        session_key: int,
-        call: int,
-        name: str,
-        region: m.Region | None,
-        fault: NaiadError | None,
-        offset: int,
-        size: int,
-    ) -> None:
-        """The shell looked at the segment of a registration."""
-        world = self._world
-        try:
-            if fault is not None or region is None:
-                raise fault or RequestError(f"Unable to open shared memory region: '{name}'")
-            self._check_free(name)
-            if offset + size > region.size:
-                raise RequestError(
-                    f"failed to register shared memory region '{name}': invalid args: offset"
-                    f" {offset} + byte_size {size} > {region.size}, the size of the object"
-                )
-            number = NAMED_REGION_BASE + world.number() % (NAMED_REGION_BASE // 2)
-            mine = region._replace(id=number)
-            world.name_region(NamedRegion(name, mine, offset, size))
-            world.actions.append(SaveState())
-            world.actions.append(SendReply(session_key, call, None, {"id": number}))
-        except Exception as raised:
-            fault = world.blame(raised, "the call region_register")
-            world.actions.append(SendReply(session_key, call, fault, None))
-
-    def region_status(self, arguments: m.Parameters) -> list[Json]:
-        name = arguments.get("name", "")
-        named = self._world.named_regions
-        if name and name not in named:
-            raise RequestError(
-                f"Unable to find system shared memory region: '{name}'", code=Code.NOT_FOUND
-            )
-        return [
-            {
-                "name": one.name,
-                "key": one.region.key,
-                "offset": one.offset,
-                "byte_size": one.size,
-                "id": one.region.id,
-            }
-            for one in named.values()
-            if not name or one.name == name
-        ]
-
-    def unregister(self, arguments: m.Parameters) -> Json:
-        """Forget one name, or all without a name; an unknown name succeeds, as in Triton."""
-        name = arguments.get("name", "")
-        self.forget_named((str(name),) if name else tuple(self._world.named_regions))
-        return {}
-
-    def forget_named(self, names: tuple[str, ...]) -> None:
-        gone = [one for name in names if (one := self._world.named_regions.pop(name, None))]
-        for one in gone:
-            self._world.named_by_id.pop(one.region.id, None)
-        if gone:
-            self._cancel_users(self._world.sessions.values(), tuple(one.region.id for one in gone))
-            self._forget([one.region.id for one in gone])
-            self._world.actions.append(SaveState())

@@ -14,6 +14,8 @@ from naiad.protocol.messages import ANY_VERSION
 
 Json = dict[str, Any]
 
+CUDA_EXTENSION: Final = "cuda_shared_memory"
+"""Only of a server with GPUs."""
 EXTENSIONS: Final = [
     "classification",
     "model_repository",
@@ -21,6 +23,7 @@ EXTENSIONS: Final = [
     "schedule_policy",
     "model_configuration",
     "system_shared_memory",
+    CUDA_EXTENSION,
     "binary_tensor_data",
     "parameters",
     "statistics",
@@ -95,7 +98,8 @@ class Queries:
         return found is not None and found.is_ready
 
     def server_metadata(self) -> Json:
-        return {"name": self._identity, "version": self._software, "extensions": EXTENSIONS}
+        extensions = [one for one in EXTENSIONS if one != CUDA_EXTENSION or self._world.gpus]
+        return {"name": self._identity, "version": self._software, "extensions": extensions}
 
     def model_metadata(self, name: str, version: int) -> Json:
         """KServe's model metadata; shapes with the leading -1 of a batching model."""

@@ -40,6 +40,7 @@ from naiad.broker.core.loading import Loading
 from naiad.broker.core.log_settings import LogSettings
 from naiad.broker.core.memory import Memory
 from naiad.broker.core.models import ModelVersion
+from naiad.broker.core.named_regions import NamedRegions
 from naiad.broker.core.queries import Queries
 from naiad.broker.core.recovery import Recovery
 from naiad.broker.core.results import Results
@@ -108,6 +109,7 @@ class Scheduler:
             explicit=explicit,
         )
         self._memory = Memory(self.world, self._results, self._withdrawal)
+        self._regions = NamedRegions(self.world, self._memory.withdraw)
         self._recovery = Recovery(
             self.world,
             self._answers,
@@ -151,7 +153,7 @@ class Scheduler:
             queries,
             self._listing,
             Counters(self.world, queries),
-            self._memory,
+            self._regions,
             self._log_settings,
         )
         self._drain = Drain(
@@ -172,8 +174,8 @@ class Scheduler:
             e.RegionOffered: self._clients.region_offered,
             e.RegionDropped: self._clients.region_dropped,
             e.ControlAsked: self._control.asked,
-            e.NamedRegionStated: self._clients.named_region_stated,
-            e.NamedRegionsGone: lambda event: self._memory.forget_named(event.names),
+            e.NamedRegionStated: lambda event: self._regions.stated(*event),
+            e.NamedRegionsGone: lambda event: self._regions.forget(event.names),
             e.SlotOpened: self._workers.slot_opened,
             e.SlotSilent: self._workers.slot_silent,
             e.SlotDied: self._workers.slot_died,

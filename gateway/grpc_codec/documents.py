@@ -44,6 +44,11 @@ def system_regions(rows: list[Json]) -> bytes:
     return _serialised({"regions": regions}, pb.SystemSharedMemoryStatusResponse())
 
 
+def cuda_regions(rows: list[Json]) -> bytes:
+    regions = {row["name"]: row for row in rows}
+    return _serialised({"regions": regions}, pb.CudaSharedMemoryStatusResponse())
+
+
 def log_settings(settings: Json) -> bytes:
     """Each as what it is: a switch, a level, a text."""
     message = pb.LogSettingsResponse()

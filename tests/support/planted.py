@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from support import fake_nvml
+from support import fake_cuda_ipc, fake_nvml
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 
@@ -25,3 +25,18 @@ def plant_nvml(folder: Path, told: Path) -> dict[str, str]:
     )
     path = os.pathsep.join([str(folder), str(SOURCES), str(SOURCES.parent / "tests")])
     return {"PYTHONPATH": path, fake_nvml.VARIABLE: str(told)}
+
+
+def plant_cuda(folder: Path, shared: Path) -> dict[str, str]:
+    """The environment in which CUDA is the fake one, whose device memory lies in `shared`."""
+    bindings = folder / "cuda" / "bindings"
+    bindings.mkdir(parents=True)
+    for package in (bindings.parent, bindings):
+        (package / "__init__.py").touch()
+    for module, fake in (("runtime", "fake_cuda_ipc"), ("driver", "fake_cuda_driver")):
+        (bindings / f"{module}.py").write_text(
+            f"import sys\nfrom support import {fake}\nsys.modules[__name__] = {fake}\n"
+        )
+    shared.mkdir()
+    path = os.pathsep.join([str(folder), str(SOURCES), str(SOURCES.parent / "tests")])
+    return {"PYTHONPATH": path, fake_cuda_ipc.FOLDER: str(shared)}

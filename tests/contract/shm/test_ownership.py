@@ -16,12 +16,15 @@ import pytest
 import zmq
 
 from naiad.protocol.errors import RequestError
+from naiad.shm.cuda.key import cuda_region
 from naiad.shm.janitor import Janitor
 from naiad.shm.mappings import Mappings
 from naiad.shm.objects import DIRECTORY, describe, is_same
 from naiad.shm.output_arena import OutputArena
 from naiad.shm.page import PageReader, Phase, SlotPage
 from naiad.shm.segment import Mapping
+from naiad.worker.device_regions import DeviceRegions
+from support import fake_cuda_ipc
 from support.shm_process import ShmProcess
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "shm.md"
@@ -157,6 +160,26 @@ def slot_page(place: Place) -> None:
     successor.close()
 
 
+def gpu_memory(place: Place) -> None:
+    gpu = fake_cuda_ipc.reset()
+    handle = fake_cuda_ipc.device_of_another(b"\xee" * SIZE)
+    worker, other = (DeviceRegions(fake_cuda_ipc.loaded) for _ in range(2))
+    for regions in (worker, other):
+        regions.define(cuda_region(handle, SIZE, 0, "theirs", region_id=1))
+    worker.write(worker.span(1, 10, 2), b"ab")
+    assert fake_cuda_ipc.content_of_another(handle)[9:13] == b"\xeeab\xee"
+    del worker, regions  # it dies, and the request runs again elsewhere
+    assert bytes(other.host_copy(other.span(1, 10, 2))) == b"ab"
+    other.forget([1])
+    assert fake_cuda_ipc.open_count(handle) == 0
+    fake_cuda_ipc.forget_another(handle)  # its client died
+    other.define(cuda_region(handle, SIZE, 0, "theirs", region_id=2))
+    with pytest.raises(RequestError, match="'theirs' cannot be opened"):
+        other.span(2, 0, 1)
+    gpu.close()
+    assert place.sweep() == [], "no segment of ours is involved"
+
+
 def inline_frame(place: Place) -> None:
     payload = bytearray(b"x" * SIZE)
     with (
@@ -181,6 +204,7 @@ BODIES: dict[str, Callable[[Place], None]] = {
     "client's own region": clients_own_region,
     "worker output arena": worker_output_arena,
     "server-registered foreign region": server_registered_foreign_region,
+    "GPU memory": gpu_memory,
     "slot page": slot_page,
     "inline frame": inline_frame,
 }

@@ -11,7 +11,7 @@ import pytest
 from naiad.broker.core import catalog
 from naiad.broker.core import events as e
 from naiad.broker.core.catalog import Catalog
-from naiad.broker.core.memory import Memory
+from naiad.broker.core.named_regions import NamedRegions
 from naiad.broker.core.queries import Queries
 from naiad.broker.core.succession import Succession
 from naiad.config.model import ModelConfig
@@ -68,7 +68,7 @@ def test_a_call_fails_alone(bench: Told, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(Queries, "index"), (Catalog, "unload"), (Memory, "register")]
+    ("owner", "name"), [(Queries, "index"), (Catalog, "unload"), (NamedRegions, "register")]
 )
 def test_other_calls(bench: Told, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
     plant(monkeypatch, owner, name)
