@@ -128,10 +128,12 @@ class Workers:
                     del self._statuses[next(iter(self._statuses))]
             case m.Spawned() if received.peer == self._supervisor:
                 pass
-            case m.Loaded(instance, error, load_ns) if process is not None:
+            case m.Loaded(instance, error, load_ns, gpu_bytes) if process is not None:
                 # With an error, payload 0 is the traceback, which the worker has logged itself.
                 config = _json(payload) if error is None else None
-                events.append(e.InstanceLoaded(process.key, instance, error, load_ns, config))
+                events.append(
+                    e.InstanceLoaded(process.key, instance, error, load_ns, config, gpu_bytes)
+                )
             case m.GivenBack(batches) if process is not None:
                 events.append(e.BatchesGivenBack(process.key, batches))
             case m.Forgotten(ids) if process is not None:

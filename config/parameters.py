@@ -56,6 +56,9 @@ class NaiadParameters:
     threads: int = _row(
         0, "threads", "engine threads per instance; 0 divides the usable cores", most=4096
     )
+    gpu_memory_limit_mb: int = _row(
+        0, "MiB", "GPU memory that an instance may take (docs/gpu.md); 0 is off", most=2**24
+    )
     crash_budget: int = _row(
         5, "deaths", "deaths in a row without a success before the model is unavailable", least=1
     )

@@ -22,6 +22,8 @@ from naiad.config.model import InstanceGroup, ModelConfig, messages
 from naiad.config.surroundings import gpu_devices
 
 RELEASE: Final = "not in this release"
+_ACCELERATORS: Final = {("onnxruntime", "KIND_GPU"): ("tensorrt", "cuda")}
+"""Those that are served, by backend and kind of instance."""
 _HOST_POLICIES_MEANT_ANYWAY: Final = ("", "cpu", "model")
 
 
@@ -209,6 +211,8 @@ def _accelerators(config: ModelConfig) -> Iterator[str]:
         ("cpu_execution_accelerator", "KIND_CPU"),
     ):
         names = [item.get("name", "") for item in messages(accelerators, key)]
+        served = _ACCELERATORS.get((config.backend, kind), ())
+        names = [name for name in names if name not in served]
         if names and kind in kinds:
             yield (
                 f"optimization.execution_accelerators.{key} {listed(names)}: accelerators are "

@@ -35,11 +35,16 @@ class SlotHello(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """Payload frame 0: the completed config as JSON, or the traceback when `error` is set."""
+    """Payload frame 0: the completed config as JSON, or the traceback when `error` is set.
+
+    `gpu_bytes`: GPU memory that the instance has taken, 0 where nobody can tell. An error that may
+    be retried says that there was not enough of it.
+    """
 
     instance: int
     error: WireError | None
     load_ns: int
+    gpu_bytes: int = 0
 
 
 class Results(NamedTuple):
@@ -79,6 +84,7 @@ class Load(NamedTuple):
     """Payload frame 0: the model's config as JSON. `threads` 0 leaves the backend's own default.
 
     `auto_complete`: whether the backend, and the model's own code, may add to the config.
+    `gpu_bytes`: GPU memory that another instance of the model took, 0 while nobody knows.
     """
 
     instance: int
@@ -90,6 +96,7 @@ class Load(NamedTuple):
     device_id: int
     threads: int
     auto_complete: bool
+    gpu_bytes: int = 0
 
 
 class Batch(NamedTuple):

@@ -9,12 +9,13 @@ from typing import Final, NamedTuple
 
 from naiad.config.faults import without_roots
 from naiad.config.model import ModelConfig
-from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
+from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import Load
 from naiad.worker.backends.base import Backend, ModelInstance
 from naiad.worker.backends.registry import find_backend
 from naiad.worker.device import ORDINAL, uuid_of
 from naiad.worker.exception_text import described, own_error, place_below, traceback_text
+from naiad.worker.gpu_memory import GpuMemory, Look, look
 
 THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",
@@ -30,12 +31,16 @@ class LoadedModel(NamedTuple):
     backend: Backend
     instance: ModelInstance
     config: ModelConfig
+    gpu_bytes: int
+    """What it took of its GPU's memory; 0 where nobody can tell."""
 
 
-def load_model(load: Load, config_json: bytes | memoryview, device: str) -> LoadedModel:
+def load_model(
+    load: Load, config_json: bytes | memoryview, device: str, look: Look = look
+) -> LoadedModel:
     """Import the backend, load and warm up. Raises whatever goes wrong on the way.
 
-    `device` is the slot's.
+    `device` is the slot's; `look` tells of its GPU's memory.
     """
     uuid = uuid_of(device)
     config = ModelConfig.from_json(json.loads(bytes(config_json)))
@@ -54,21 +59,27 @@ def load_model(load: Load, config_json: bytes | memoryview, device: str) -> Load
     if load.threads > 0:
         for variable in THREAD_VARIABLES:
             os.environ[variable] = str(load.threads)
+    memory = GpuMemory(instance, load.gpu_bytes, look) if uuid else None
+    if memory is not None:
+        memory.prepare()
     backend = find_backend(config.backend)()
     completed = backend.load(instance)
     backend.warm_up()
+    gpu_bytes = 0 if memory is None else memory.taken()
     gc.collect()
     gc.freeze()  # what a model loaded stays; a collection that walks it all would delay requests
-    return LoadedModel(backend, instance, completed)
+    return LoadedModel(backend, instance, completed, gpu_bytes)
 
 
 def load_error(load: Load, fault: BaseException) -> NaiadError:
     """What the operator is told in one sentence."""
     text = without_roots(described(fault), (os.path.dirname(load.directory),))
     what = f"model {load.model!r} version {load.version} did not load: {text}"
-    if not isinstance(own_error(fault), ModelError | RequestError):
+    if not isinstance(own_error(fault), ModelError | RequestError | Unavailable):
         place = place_below(load.directory, fault)
         what += f" ({place})" if place else ""
+    if isinstance(own_error(fault), Unavailable):  # no fault of the model: it may fit later
+        return Unavailable(what)
     return ModelError(what, code=Code.LOAD_FAILED)
 
 

@@ -306,7 +306,8 @@ class WorkerLoop:
             self._give_up(load, fault, load_ns)
         self._execution = self._prepare(model)
         self._is_series = not model.config.batches
-        self._loaded = encode(m.Loaded(load.instance, None, load_ns)), (config,)
+        loaded = m.Loaded(load.instance, None, load_ns, model.gpu_bytes)
+        self._loaded = encode(loaded), (config,)
         self._page.set_phase(Phase.READY)
         self._log.line(f"{load.model} version {load.version} loaded in {load_ns / 1e9:.2f} s")
         if self._presence.is_welcomed:

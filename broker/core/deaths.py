@@ -82,8 +82,14 @@ class Deaths:
         self._fleet.want()
         world.actions.append(SaveState())
 
-    def load_failed(self, slot: Slot, instance: Instance, reason: str) -> None:
-        """The worker ends by itself. One that had served before is a death like any other."""
+    def load_failed(
+        self, slot: Slot, instance: Instance, reason: str, *, may_fit_later: bool = False
+    ) -> None:
+        """The worker ends by itself. One that had served before is a death like any other.
+
+        `may_fit_later`: its GPU has no room for it now. That is no fault of the model: the
+        instances that serve go on without it.
+        """
         slot.stopping = True
         slot.instance = None
         instance.slot = None
@@ -91,13 +97,37 @@ class Deaths:
             self._fleet.exit(instance)
         elif instance.state is not InstanceState.LOADING:
             pass  # given up already
+        elif may_fit_later and self._is_missed(instance):
+            self._wait_for_room(instance, reason)
         elif instance.has_served and instance.model.state is not ModelState.UNLOADING:
             self._restart(instance, reason, counts=True)
-            self._loading.assign()
         else:
             instance.move(InstanceState.FATAL)
             self._endings.fail_version(instance.model, reason)
+            if may_fit_later:
+                self._retry_later(instance.model)
+        self._loading.assign()
         self._fleet.want()
+
+    def _is_missed(self, instance: Instance) -> bool:
+        """Whether its model serves, or did, and wants it back."""
+        model = instance.model
+        is_served = instance.has_served or any(one.serves for one in model.instances)
+        return is_served and model.state is not ModelState.UNLOADING
+
+    def _wait_for_room(self, instance: Instance, reason: str) -> None:
+        """Somebody may leave its GPU: tried again ever more rarely."""
+        world = self._world
+        limits = world.limits
+        delay_ns = limits.retry_first_ns * 2 ** min(instance.tries_without_room, 16)
+        delay_ns = min(delay_ns, limits.retry_last_ns)
+        instance.tries_without_room += 1
+        instance.move(InstanceState.BACKOFF)
+        world.log(
+            "error",
+            f"{instance.name} does not serve: {reason}; trying again in {delay_ns // 10**9} s",
+        )
+        world.at(world.now_ns + delay_ns, lambda: self._wait_again(instance))
 
     def lost(self, slot: Slot) -> None:
         """A killed worker that does not die (the kernel waits for a disk or a device): its requests

@@ -138,6 +138,7 @@ class InstanceLoaded(NamedTuple):
     error: WireError | None
     load_ns: int
     config: Json | None
+    gpu_bytes: int = 0
 
 
 class BatchFinished(NamedTuple):

@@ -66,6 +66,8 @@ class Instance:
         """Time that its workers spent on batches."""
         self.deaths = 0
         self.has_served = False
+        self.tries_without_room = 0
+        """In a row: its GPU had not enough memory for it."""
 
     def move(self, state: InstanceState) -> None:
         assert state in MOVES[self.state], f"instance {self.name}: {self.state} -> {state}"

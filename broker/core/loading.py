@@ -14,6 +14,7 @@ from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import Instance, InstanceState, Slot
 from naiad.broker.core.models import ModelState, ModelVersion
 from naiad.broker.core.world import World
+from naiad.config.surroundings import GPU_PREFIX
 from naiad.protocol import messages as m
 
 
@@ -44,13 +45,19 @@ class Loading:
         empty = [slot for slot in world.slots.values() if slot.is_empty]
         if not empty:
             return
-        for instance in list(world.instances.values()):
+        instances = list(world.instances.values())
+        filling = {one.device for one in instances if _fills(one)}
+        for instance in instances:
             if instance.state is not InstanceState.WAITING:
+                continue
+            if instance.device in filling and not instance.has_served:
                 continue
             slot = next((s for s in empty if s.device == instance.device), None)
             if slot is not None:
                 empty.remove(slot)
                 self._load(slot, instance)
+                if _fills(instance):
+                    filling.add(instance.device)
 
     def _load(self, slot: Slot, instance: Instance) -> None:
         self.begin(slot, instance)
@@ -72,7 +79,7 @@ class Loading:
         model = instance.model
         message = m.Load(
             instance.id, model.name, model.version, instance.name, model.directory, instance.kind,
-            instance.device_id, model.threads, self._auto_complete,
+            instance.device_id, model.threads, self._auto_complete, model.gpu_bytes,
         )  # fmt: skip
         config = model.config_text().encode()
         self._world.actions.append(TellSlot(slot.key, message, [config]))
@@ -100,6 +107,7 @@ class Loading:
         model = instance.model
         instance.move(InstanceState.READY)
         instance.has_served = True
+        instance.tries_without_room = 0
         if slot.current is None:
             model.idle.append(slot)
         else:
@@ -111,3 +119,13 @@ class Loading:
             self._world.forget_lookups()
             self._world.log("info", f"model {model.name} version {model.version} is READY")
         self._settled(model)
+
+
+def _fills(instance: Instance) -> bool:
+    """Whether it takes GPU memory for the first time now.
+
+    One instance at a time does so on a GPU: only then it is known what it took, and two that look
+    at the same free memory do not both rely on it. What has served before comes back at once.
+    """
+    is_loading = instance.state is InstanceState.LOADING and not instance.has_served
+    return is_loading and instance.device.startswith(GPU_PREFIX)

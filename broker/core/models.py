@@ -80,6 +80,8 @@ class ModelVersion:
         self.next_retry_ns = 0
         self.wake_ns = 0
         self.load_ns = 0
+        self.gpu_bytes = 0
+        """What one instance takes of a GPU's memory, the most that was measured; 0: not known."""
         self.threads = 0
         self.fingerprint = ""
         self.upload = ""

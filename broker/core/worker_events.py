@@ -71,11 +71,13 @@ class WorkerEvents:
             return
         model = instance.model
         if event.error is not None:
-            self._deaths.load_failed(slot, instance, event.error[1])
+            _, reason, is_retryable = event.error
+            self._deaths.load_failed(slot, instance, reason, may_fit_later=is_retryable)
             return
         if instance.state is not InstanceState.LOADING:
             return
         model.load_ns = max(model.load_ns, event.load_ns)
+        model.gpu_bytes = max(model.gpu_bytes, event.gpu_bytes)
         if model.signature is None and event.config is not None:
             try:
                 model.complete(ModelConfig.from_json(event.config))
@@ -86,6 +88,7 @@ class WorkerEvents:
                 self._fleet.kill(slot, "its completed configuration cannot be used")
                 return
         self._loading.succeeded(slot, instance)
+        self._loading.assign()
 
     def batch_finished(self, event: e.BatchFinished) -> None:
         slot = self._world.slots.get(event.slot)

@@ -240,11 +240,14 @@ class Bench:
         assert slot is not None
         return slot.key
 
-    def loaded(self, slot: int, error: WireError | None = None, config: Json | None = None) -> None:
+    def loaded(
+        self, slot: int, error: WireError | None = None, config: Json | None = None,
+        gpu_bytes: int = 0,
+    ) -> None:  # fmt: skip
         """The worker answers the LOAD it was told."""
         instance = self.instance(slot)
         known = config or (None if error else instance.model.config.to_json())
-        self.do(e.InstanceLoaded(slot, instance.id, error, 1 * MS, known))
+        self.do(e.InstanceLoaded(slot, instance.id, error, 1 * MS, known, gpu_bytes))
 
     def finish(
         self, slot: int, *, batch: m.Batch | None = None, error: WireError | None = None,

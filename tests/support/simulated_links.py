@@ -170,9 +170,10 @@ class WorkerLinks:
             case m.SlotHello():
                 self._open[worker.key] = connection
                 server.tell(e.SlotOpened(worker.key, message, worker.pid))
-            case m.Loaded(instance, error, load_ns):
+            case m.Loaded(instance, error, load_ns, gpu_bytes):
                 config = None if error is not None else frames[0]
-                server.tell(e.InstanceLoaded(worker.key, instance, error, load_ns, config))
+                loaded = e.InstanceLoaded(worker.key, instance, error, load_ns, config, gpu_bytes)
+                server.tell(loaded)
             case m.Results():
                 slot = server.scheduler.world.slots.get(worker.key)
                 if slot and slot.current and slot.current.id == message.batch:

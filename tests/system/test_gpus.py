@@ -11,8 +11,9 @@ import pytest
 
 from naiad.client import Client
 from naiad.testing.server import Server, serve
-from support.fake_nvml import gpu, tell
+from support.fake_nvml import MIB, gpu, tell
 from support.planted import plant_nvml
+from support.waiting import wait_until
 
 A, B = "GPU-0a", "GPU-0b"
 TELLS = """
@@ -33,9 +34,22 @@ class TritonPythonModel:
 """
 
 
-def put(repository: Path, name: str, groups: str) -> None:
+TAKES = """
+import os
+from pathlib import Path
+
+from support import fake_nvml
+
+told = Path(os.environ[fake_nvml.VARIABLE])
+first, *others = fake_nvml._told("")
+fake_nvml.tell(told, {**first, "used": first["used"] + 400 * fake_nvml.MIB}, *others)
+"""
+"""As long as one instance at a time is loaded on a GPU, this counts right."""
+
+
+def put(repository: Path, name: str, groups: str, more: str = "") -> None:
     (repository / name / "1").mkdir(parents=True)
-    (repository / name / "1" / "model.py").write_text(TELLS)
+    (repository / name / "1" / "model.py").write_text(TELLS + more)
     (repository / name / "config.pbtxt").write_text(
         'backend: "python"\n'
         'input { name: "x" data_type: TYPE_FP32 dims: 1 }\n'
@@ -49,9 +63,10 @@ def server(tmp_path: Path) -> Iterator[Server]:
     put(repository, "auto", "")
     put(repository, "second", "instance_group { kind: KIND_GPU gpus: 1 }")
     put(repository, "processor", "instance_group { kind: KIND_CPU }")
+    put(repository, "large", "instance_group { kind: KIND_GPU gpus: 0 count: 3 }", TAKES)
     put(repository, "absent", "instance_group { kind: KIND_GPU gpus: [ 0, 7 ] }")
     told = tmp_path / "nvml.json"
-    tell(told, gpu(A), gpu(B))
+    tell(told, gpu(A, total=1000 * MIB, used=0), gpu(B, total=1000 * MIB, used=0))
     environment = plant_nvml(tmp_path / "planted", told)
     with serve(repository, arguments=["--gpus", "all"], environment=environment) as server:
         yield server
@@ -65,7 +80,8 @@ def told_by(client: Client, model: str) -> list[str]:
 def test_each_instance_sees_its_own_gpu(server: Server) -> None:
     client = server.client()
     assert f"GPUs: 0 {A} (Fake GPU), 1 {B} (Fake GPU)" in server.log
-    devices = {one["name"]: one["device"] for one in client.status()["instances"] if one["name"]}
+    rows = [one for one in client.status()["instances"] if one["name"]]
+    devices = {one["name"]: one["device"] for one in rows if one["model"] != "large"}
     assert devices == {
         "auto_0_gpu0": f"gpu:{A}",
         "auto_0_gpu1": f"gpu:{B}",
@@ -80,3 +96,11 @@ def test_each_instance_sees_its_own_gpu(server: Server) -> None:
     assert absent["reason"] == (
         f'instance_group[0] "absent_0": no GPU 7; valid ids are 0 (gpu:{A}), 1 (gpu:{B})'
     )
+
+    # The third does not fit: the two others serve, and the log has both numbers.
+    wait_until(lambda: "large_0_2_gpu0 does not serve:" in server.log, "its refusal")
+    needs = f"it needs {400 * MIB} bytes of GPU memory, as its first instance took, and {200 * MIB}"
+    assert f"{needs} of {1000 * MIB} bytes are free on {A}" in server.log
+    (large,) = [one for one in client.status()["models"] if one["name"] == "large"]
+    assert (large["state"], large["instances_ready"]) == ("READY", 2)
+    assert told_by(client, "large") == [A, "GPU", "0"]

@@ -20,6 +20,7 @@ from naiad.protocol.datatypes import ITEM_BYTES
 from naiad.protocol.errors import Code, ModelError
 from naiad.worker.backends.base import ModelInstance
 from naiad.worker.backends.completion import DeclaredTensor
+from naiad.worker.backends.onnx_providers import CPU, GPU_ACCELERATORS, Provider, gpu_providers
 
 DEFAULT_FILENAME: Final = "model.onnx"
 LOG_FATAL_ONLY: Final = 4
@@ -43,12 +44,6 @@ _GRAPH_LEVEL: Final = {
 """optimization.graph.level, as Triton's ONNX Runtime backend counts."""
 
 _ARENA_SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
-_CUDA_CHOICES: Final = {
-    "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
-    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
-    "do_copy_in_default_stream": ("0", "1"),
-}
-_CUDA_PARAMETERS: Final = (*_CUDA_CHOICES, "gpu_mem_limit")
 
 
 def load_error(text: str) -> ModelError:
@@ -149,7 +144,7 @@ def run_options(config: ModelConfig) -> onnxruntime.RunOptions | None:
     return options
 
 
-def execution_providers(instance: ModelInstance) -> list[tuple[str, dict[str, str]]]:
+def execution_providers(instance: ModelInstance) -> list[Provider]:
     """Providers in order of preference, the wanted one first."""
     config = instance.config
     on_gpu = instance.kind == "KIND_GPU"
@@ -157,37 +152,28 @@ def execution_providers(instance: ModelInstance) -> list[tuple[str, dict[str, st
     accelerators = optimization.get("execution_accelerators") or {}
     field = "gpu_execution_accelerator" if on_gpu else "cpu_execution_accelerator"
     given = {item["name"]: item.get("parameters") or {} for item in accelerators.get(field, [])}
-    known = ("cuda",) if on_gpu else ()
+    known = GPU_ACCELERATORS if on_gpu else ()
     unknown = [name for name in given if name not in known]
     if unknown:
         raise load_error(
             f"optimization.execution_accelerators.{field}: {listed(unknown)} is not in this "
             f"release (known: {listed(known)}); remove it to run the model without"
         )
-    cpu: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
     if not on_gpu:
-        return [cpu]
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        return [CPU]
+    try:
+        providers = gpu_providers(instance, given)
+    except ValueError as fault:
+        raise load_error(str(fault)) from fault
+    available = onnxruntime.get_available_providers()
+    missing = [name for name, _ in providers if name not in available]
+    if missing:
         raise load_error(
-            "instance_group asks for KIND_GPU, but the installed onnxruntime has no "
-            f"CUDAExecutionProvider (it has {listed(onnxruntime.get_available_providers())}); "
-            f"{_devices()}. Install onnxruntime-gpu instead of onnxruntime, or set kind: KIND_CPU"
+            f"the model asks for {listed(missing)} (KIND_GPU, accelerators), and the installed "
+            f"onnxruntime has only {listed(available)}; {_devices()}. Install onnxruntime-gpu "
+            "instead of onnxruntime, or set kind: KIND_CPU"
         )
-    cuda = {"device_id": str(instance.device_id)}
-    for key in _CUDA_PARAMETERS:
-        if key in config.parameters:
-            cuda[key] = _cuda_value(key, config.parameters[key])
-    return [("CUDAExecutionProvider", cuda | given.get("cuda", {})), cpu]
-
-
-def _cuda_value(key: str, text: str) -> str:
-    """Triton counts the choices of these parameters, ONNX Runtime names them."""
-    choices = _CUDA_CHOICES.get(key)
-    if choices is None or text in choices:
-        return text
-    if text.isdecimal() and int(text) < len(choices):
-        return choices[int(text)]
-    raise load_error(f'parameters["{key}"]: expected 0 to {len(choices) - 1}, got "{text}"')
+    return providers
 
 
 def _devices() -> str:

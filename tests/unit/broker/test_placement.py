@@ -85,3 +85,131 @@ def test_threads_are_shared_by_the_instances_of_all_gpus() -> None:
     at = bench(cores=16)
     at.load(groups(on(0, 1, count=2)))
     assert at.model().threads == 4
+
+
+# --- memory of a GPU -------------------------------------------------------------------------
+
+NO_ROOM = ("unavailable", "it needs 400 bytes, 200 are free", True)
+FAILED = ("load_failed", "initialize raised", False)
+
+
+def loading(at: Bench) -> list[str]:
+    return [one.name for one in at.world.instances.values() if one.state == "LOADING"]
+
+
+def loads(at: Bench, slot: int) -> list[m.Load]:
+    return [one for one in at.told[slot] if type(one) is m.Load]
+
+
+def test_new_instances_are_loaded_one_by_one_on_each_gpu() -> None:
+    at = bench()
+    at.load(groups(on(0, 1, count=2)))
+    at.load(groups(on(0), name="n"))
+    slots = [at.worker(device) for device in (A, A, A, B, B)]
+    assert loading(at) == ["m_0_0_gpu0", "m_0_0_gpu1"]
+    at.loaded(slots[0])
+    assert loading(at) == ["m_0_1_gpu0", "m_0_0_gpu1"]
+    at.loaded(slots[1], error=FAILED)
+    assert "n_0_0_gpu0" in loading(at)
+
+
+def test_on_the_cpu_all_load_at_once() -> None:
+    at = bench()
+    at.load(groups({"kind": "KIND_CPU", "count": 3}))
+    for _ in range(3):
+        at.worker()
+    assert len(loading(at)) == 3
+
+
+def test_what_the_first_instance_took_is_told_to_the_next() -> None:
+    at = bench()
+    at.load(groups(on(0, count=2)))
+    first, second = at.worker(A), at.worker(A)
+    assert loads(at, first)[0].gpu_bytes == 0
+    at.loaded(first, gpu_bytes=400)
+    assert loads(at, second)[0].gpu_bytes == 400
+
+
+def test_a_worker_that_died_is_replaced_while_another_model_loads() -> None:
+    at = bench()
+    (slot,) = served_on_a(at, "m")
+    at.load(groups(on(0), name="n"))
+    at.worker(A)
+    assert loading(at) == ["n_0_0_gpu0"]
+    at.dies(slot)
+    at.worker(A)
+    assert sorted(loading(at)) == ["m_0_0_gpu0", "n_0_0_gpu0"]
+
+
+def served_on_a(at: Bench, name: str, count: int = 1) -> list[int]:
+    at.load(groups(on(0, count=count), name=name))
+    slots = [at.worker(A) for _ in range(count)]
+    for slot in slots:
+        at.loaded(slot)
+    return slots
+
+
+def test_an_instance_without_room_leaves_the_others_serving_and_is_tried_again() -> None:
+    at = bench()
+    call = at.load(groups(on(0, count=2)))
+    first, second = at.worker(A), at.worker(A)
+    at.loaded(first)
+    at.loaded(second, error=NO_ROOM)
+    late = at.model().instances[1]
+    at.dies(second)
+    assert (at.model().state, late.state) == ("READY", "BACKOFF")
+    assert any("m_0_1_gpu0 does not serve: it needs 400 bytes" in line for line in at.logs)
+    at.ask(1)
+    at.finish(first)
+    assert at.is_answered(1)
+    at.wait(Limits().slot_wait_ns)
+    assert at.replies[501, call] == (None, {})
+    slot = at.worker(A)
+    assert loads(at, slot), "after a second there may be room"
+    at.loaded(slot)
+    assert late.serves
+
+
+def test_tries_for_room_become_rare() -> None:
+    at = bench()
+    at.load(groups(on(0, count=2)))
+    first, slot = at.worker(A), at.worker(A)
+    at.loaded(first)
+    pauses = []
+    for _ in range(9):
+        at.loaded(slot, error=NO_ROOM)
+        at.dies(slot)
+        slot = at.worker(A)
+        begun_ns = at.now_ns
+        while not loads(at, slot):
+            at.wait(10**9)
+        pauses.append((at.now_ns - begun_ns) // 10**9)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert at.model().state == "READY"
+
+
+def test_a_model_without_any_room_says_so_and_is_tried_again() -> None:
+    at = bench()
+    at.load(groups(on(0)))
+    slot = at.worker(A)
+    at.loaded(slot, error=NO_ROOM)
+    at.dies(slot)
+    model = at.model()
+    assert (model.state, model.reason) == ("UNAVAILABLE", NO_ROOM[1])
+    at.wait(3 * 10**9)
+    at.loaded(at.worker(A))
+    assert model.state == "READY"
+
+
+def test_one_that_served_comes_back_when_there_is_room_again() -> None:
+    at = bench()
+    (slot,) = served_on_a(at, "m")
+    at.dies(slot)
+    for _ in range(8):  # more than its crash budget
+        slot = at.worker(A)
+        while not loads(at, slot):
+            at.wait(10**9)
+        at.loaded(slot, error=NO_ROOM)
+        at.dies(slot)
+    assert at.model().state == "READY"
+    assert at.model().instances[0].state == "BACKOFF"

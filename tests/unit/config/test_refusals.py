@@ -36,8 +36,8 @@ def parameter(name: str) -> dict[str, Any]:
     return {"parameters": {name: {"string_value": "x"}}}
 
 
-def accelerators(key: str) -> dict[str, Any]:
-    return {"optimization": {"execution_accelerators": {key: [{"name": "tensorrt"}]}}}
+def accelerators(key: str, name: str = "tensorrt") -> dict[str, Any]:
+    return {"optimization": {"execution_accelerators": {key: [{"name": name}]}}}
 
 
 ENSEMBLE = {"platform": "ensemble", "backend": "", "ensemble_scheduling": {"step": []}}
@@ -168,6 +168,16 @@ def test_an_accelerator_counts_where_an_instance_is_on_its_device() -> None:
     changes = {**accelerators("gpu_execution_accelerator"), **group(kind="KIND_GPU")}
 
     assert "gpu_execution_accelerator tensorrt" in refused(changes, devices=GPU)[0]
+
+
+def test_accelerators_of_onnxruntime_on_gpus_are_served() -> None:
+    gpu = {"backend": "onnxruntime", **group(kind="KIND_GPU")}
+    backends = ("onnxruntime",)
+    for name in ("tensorrt", "cuda"):
+        changes = accelerators("gpu_execution_accelerator", name)
+        assert refused({**changes, **gpu}, backends=backends, devices=GPU) == []
+    other = accelerators("gpu_execution_accelerator", "migraphx")
+    assert "migraphx" in refused({**other, **gpu}, backends=backends, devices=GPU)[0]
 
 
 def test_what_has_no_effect_is_a_warning() -> None:
