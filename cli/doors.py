@@ -75,6 +75,7 @@ class Doors:
         arguments = ["--run-dir", plan.run_dir, "--name", name]
         if start.device == METRICS:
             module, descriptors = plan.metrics_module, plan.metrics_descriptors
+            arguments += plan.metrics_arguments
         else:
             module, descriptors = plan.gateway_module, plan.gateway_descriptors
             arguments += plan.gateway_arguments

@@ -27,6 +27,13 @@ def options(command: F) -> F:
         metavar="ADDRESS",
         hidden=True,  # rarely wanted, and --help is to fit a screen; in docs/metrics.md
     )
+    gpus = click.option(
+        "--allow-gpu-metrics",
+        type=bool,
+        default=True,
+        metavar="true|false",
+        hidden=True,
+    )
     port = click.option(
         "--metrics-port",
         default=str(METRICS_PORT),
@@ -34,7 +41,7 @@ def options(command: F) -> F:
         metavar="PORT|off",
         help=f"For Prometheus; default: {METRICS_PORT}.",
     )
-    return port(address(command))
+    return port(address(gpus(command)))
 
 
 @dataclass(frozen=True, slots=True)

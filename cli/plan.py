@@ -26,4 +26,5 @@ class Plan:
     gateway_module: str = "naiad.gateway"
     metrics_descriptors: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Those of the metrics process, likewise; without any there is no such process."""
+    metrics_arguments: Sequence[str] = ()
     metrics_module: str = "naiad.metrics"

@@ -92,6 +92,7 @@ def serve(
     scan_timeout_seconds: float,
     metrics_port: str,
     metrics_address: str | None,
+    allow_gpu_metrics: bool,
     may_be_empty: bool,
     **ports: Any,
 ) -> ExitCode:
@@ -158,6 +159,7 @@ def serve(
         gateway_arguments=door.arguments,
         gateway_descriptors=door.descriptors,
         metrics_descriptors=metrics.descriptors,
+        metrics_arguments=[f"--gpu-metrics={int(allow_gpu_metrics)}"],
     )
     if devices.note:
         notices.show(devices.note)

@@ -155,7 +155,7 @@ FLAGS: Final[dict[str, Flag]] = {
     "--vertex-ai-default-model": Flag("text", NoEffect(_CLOUD)),
     # Metrics
     "--allow-metrics": Flag("boolean", Off("--metrics-port")),
-    "--allow-gpu-metrics": Flag("boolean", NoEffect("GPUs are not measured in this release")),
+    "--allow-gpu-metrics": Flag("boolean", To("--allow-gpu-metrics")),
     "--allow-cpu-metrics": Flag(
         "boolean", NoEffect("the machine's figures are read only when somebody asks for the page")
     ),

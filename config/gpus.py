@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from naiad.config.faults import listed
 from naiad.config.names import printable
 
+DEVICE_PREFIX: Final = "gpu:"
 VISIBLE_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 AUTO: Final = "auto"
 ALL: Final = "all"
@@ -38,7 +39,12 @@ class GpuFault(Exception):
 
 def device_of(uuid: str) -> str:
     """As the device of a slot."""
-    return f"gpu:{uuid}"
+    return f"{DEVICE_PREFIX}{uuid}"
+
+
+def uuid_of(device: str) -> str:
+    """Of the device of a slot; empty for the CPU."""
+    return device.removeprefix(DEVICE_PREFIX) if device.startswith(DEVICE_PREFIX) else ""
 
 
 def chosen_uuids(choice: str) -> tuple[str, ...] | None:

@@ -7,6 +7,7 @@ CUDA context. Figures that a GPU does not have are None.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,8 @@ from naiad.config.gpus import GPUS_MAX, Gpu
 
 MODULE: Final = "pynvml"
 PROCESSES_MAX: Final = 4096
+MACHINES_PIDS: Final = "pid:[4026531836]"
+"""The first namespace of pids has this number on every Linux: in it NVML's pids are ours."""
 _MIG_ENABLED: Final = 1
 
 
@@ -134,6 +137,14 @@ class Nvml:
             return function(*arguments)
         except self._api.NVMLError:
             return None
+
+
+def knows_pids() -> bool:
+    """Whether the pids of `process_bytes` are those of this process's world; not in a container."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == MACHINES_PIDS
+    except OSError:
+        return False
 
 
 def _text(value: str | bytes) -> str:

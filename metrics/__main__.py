@@ -17,6 +17,7 @@ from typing import Any, Final
 from naiad.client import Client
 from naiad.client.control import counters
 from naiad.config.listening import ListenFailed, listening
+from naiad.metrics.gpus import Gpus
 from naiad.metrics.http_server import MetricsServer
 from naiad.metrics.scrape import SCRAPE_SECONDS_MAX, Scraper
 from naiad.protocol.errors import NaiadError
@@ -39,6 +40,13 @@ def parser() -> argparse.ArgumentParser:
     option("--name", default="metrics", help="of this process, for people")
     option("--address", default="127.0.0.1", help="an IP address or host name")
     option("--port", type=int, default=8002)
+    option(
+        "--gpu-metrics",
+        type=int,
+        choices=(0, 1),
+        default=1,
+        help="whether the driver is asked for figures of the server's GPUs",
+    )
     option("--fd", type=int, help="inherited listening socket, instead of address and port")
     return out
 
@@ -74,7 +82,8 @@ def main(arguments: list[str] | None = None) -> int:
         is_told = False
         return found
 
-    with client, MetricsServer(listener, Scraper(ask).page) as server:
+    scraper = Scraper(ask, Gpus() if options.gpu_metrics else None)
+    with client, MetricsServer(listener, scraper.page) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         signal.sigwait(ends)
     return ExitCode.DONE

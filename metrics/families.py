@@ -90,6 +90,29 @@ CPU_MEMORY_USED: Final = Family(
     "nv_cpu_memory_used_bytes", _G, (), "bytes", "Memory of the machine that is not available",
 )
 
+# Triton's, of each GPU.
+GPU_UTILIZATION: Final = Family(
+    "nv_gpu_utilization", _G, ("gpu_uuid",), "0 to 1",
+    "Share of the driver's last sampling period in which something ran on the GPU",
+)
+GPU_MEMORY_TOTAL: Final = Family(
+    "nv_gpu_memory_total_bytes", _G, ("gpu_uuid",), "bytes", "Memory of the GPU",
+)
+GPU_MEMORY_USED: Final = Family(
+    "nv_gpu_memory_used_bytes", _G, ("gpu_uuid",), "bytes",
+    "Memory of the GPU in use, by whomever",
+)
+GPU_POWER_USAGE: Final = Family(
+    "nv_gpu_power_usage", _G, ("gpu_uuid",), "watts", "Power that the GPU takes now",
+)
+GPU_POWER_LIMIT: Final = Family(
+    "nv_gpu_power_limit", _G, ("gpu_uuid",), "watts", "Power that the GPU may take",
+)
+ENERGY_CONSUMPTION: Final = Family(
+    "nv_energy_consumption", _C, ("gpu_uuid",), "joules",
+    "Energy that the GPU has taken since its driver was loaded",
+)
+
 # Our own, of a model.
 SATURATION: Final = Family(
     "naiad_saturation", _G, _MODEL, "1 is full",
@@ -165,6 +188,14 @@ WORKER_CPU: Final = Family(
 WORKER_MEMORY: Final = Family(
     "naiad_worker_resident_bytes", _G, _INSTANCE, "bytes",
     "Resident memory of the instance's worker process, shared memory included",
+)
+WORKER_GPU_MEMORY: Final = Family(
+    "naiad_worker_gpu_memory_bytes", _G, ("gpu_uuid", *_INSTANCE), "bytes",
+    "GPU memory of the instance's worker process, CUDA's own included, as the driver counts it",
+)
+INSTANCE_GPU_NEED: Final = Family(
+    "naiad_instance_gpu_need_bytes", _G, _MODEL, "bytes",
+    "GPU memory that an instance took when it was loaded, the most that was measured",
 )
 
 # Our own, of the server.

@@ -52,6 +52,49 @@ class Process(NamedTuple):
     resident_bytes: int
 
 
+class GpuSample(NamedTuple):
+    """Figures of one GPU, None for what it does not have; `process_bytes` by pid."""
+
+    uuid: str
+    utilization: float | None
+    memory_total_bytes: int | None
+    memory_used_bytes: int | None
+    power_watts: float | None
+    power_limit_watts: float | None
+    energy_joules: float | None
+    process_bytes: Mapping[int, int]
+
+
+def add_gpus(page: Page, gpus: Iterable[GpuSample]) -> None:
+    """Triton's figures of GPUs."""
+    for gpu in gpus:
+        labels = labels_of(f.GPU_UTILIZATION.labels, gpu.uuid)
+        for family, value in (
+            (f.GPU_UTILIZATION, gpu.utilization),
+            (f.GPU_MEMORY_TOTAL, gpu.memory_total_bytes),
+            (f.GPU_MEMORY_USED, gpu.memory_used_bytes),
+            (f.GPU_POWER_USAGE, gpu.power_watts),
+            (f.GPU_POWER_LIMIT, gpu.power_limit_watts),
+            (f.ENERGY_CONSUMPTION, gpu.energy_joules),
+        ):
+            if value is not None:
+                page.add(family, labels, value)
+
+
+def add_gpu_memory(page: Page, row: Json, gpus: Iterable[GpuSample]) -> None:
+    """What the instances of one version have of GPUs' memory, as far as the driver tells."""
+    if row["gpu_bytes"]:
+        labels = labels_of(f.INSTANCE_GPU_NEED.labels, row["name"], str(row["version"]))
+        page.add(f.INSTANCE_GPU_NEED, labels, row["gpu_bytes"])
+    family = f.WORKER_GPU_MEMORY
+    for gpu in gpus:
+        for one in row["instances"]:
+            used = gpu.process_bytes.get(one["pid"])
+            if used is not None:
+                names = (gpu.uuid, one["name"], row["name"], str(row["version"]))
+                page.add(family, labels_of(family.labels, *names), used)
+
+
 def add_server(page: Page, server: Json) -> None:
     """The server's own figures."""
     info = f.SERVER_INFO

@@ -14,6 +14,7 @@ from typing import Any, Final
 from naiad.metrics import families as f
 from naiad.metrics import host, samples
 from naiad.metrics.broker_process import BrokerProcess
+from naiad.metrics.gpus import Gpus
 from naiad.metrics.page import Page, labels_of
 from naiad.metrics.saturation import Saturation
 from naiad.protocol.errors import Code, Unavailable
@@ -31,10 +32,12 @@ class Scraper:
     Args:
         ask: one piece of the operation `counters`: called with `after` (None at first) and the
             seconds it may take. Raises NaiadError.
+        gpus: who tells of GPUs; None: nobody is asked.
     """
 
-    def __init__(self, ask: Callable[[str | None, float], Json]) -> None:
+    def __init__(self, ask: Callable[[str | None, float], Json], gpus: Gpus | None = None) -> None:
         self._ask = ask
+        self._gpus = gpus
         self._lock = threading.Lock()
         self._current: Future[bytes] | None = None
         self._incarnation = 0
@@ -73,9 +76,12 @@ class Scraper:
         pids = {one["pid"] for row in rows for one in row["instances"]} - {0}
         looked_at = ((pid, host.process(pid)) for pid in pids)
         processes = {pid: found for pid, found in looked_at if found is not None}
+        gpus = self._gpus.samples(server["gpus"]) if self._gpus is not None else []
+        samples.add_gpus(page, gpus)
         for row in rows:
             samples.add_model(page, row, bounds, self._saturation)
             samples.add_instances(page, row, processes)
+            samples.add_gpu_memory(page, row, gpus)
         self._add_machine(page, server)
         page.add(f.SCRAPE_SECONDS, "", round(asked_seconds, 6))
         return page.text() + self._broker_process.text(server["pid"])

@@ -9,18 +9,12 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from naiad.config.gpus import VISIBLE_VARIABLE
-from naiad.config.surroundings import GPU_PREFIX
+from naiad.config.gpus import VISIBLE_VARIABLE, uuid_of
 
 ORDINAL: Final = 0
 """Of the one GPU that such a slot has, as its engine counts."""
 LAZY: Final = {"CUDA_MODULE_LOADING": "LAZY"}
 """Kernels are loaded when they are used: some 100 MB less of device memory for each process."""
-
-
-def uuid_of(device: str) -> str:
-    """Of "gpu:<uuid>"; empty for the CPU."""
-    return device.removeprefix(f"{GPU_PREFIX}:") if device.startswith(GPU_PREFIX) else ""
 
 
 def take_device(device: str) -> None:

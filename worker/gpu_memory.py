@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from naiad.config.nvml import Memory, Nvml, NvmlFault
+from naiad.config.nvml import Memory, Nvml, NvmlFault, knows_pids
 from naiad.protocol.errors import Code, ModelError, Unavailable
 from naiad.worker.backends.base import ModelInstance
 
@@ -27,8 +27,6 @@ it is loaded. All others need MPS for it."""
 MPS_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 MPS_DIRECTORY: Final = "/tmp/nvidia-mps"
 MPS_LIMIT_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-MACHINES_PIDS: Final = "pid:[4026531836]"
-"""The first namespace of pids has this number on every Linux: in it NVML's pids are ours."""
 
 
 class Seen(NamedTuple):
@@ -49,20 +47,13 @@ def look(uuid: str) -> Seen | None:
         with suppress(NvmlFault), Nvml() as nvml:
             memory = nvml.memory(uuid)
             if memory is not None:
-                own = nvml.process_bytes(uuid).get(os.getpid()) if _knows_pids() else None
+                own = nvml.process_bytes(uuid).get(os.getpid()) if knows_pids() else None
                 found.append(Seen(memory, own))
 
     thread = threading.Thread(target=ask, name="nvml", daemon=True)
     thread.start()
     thread.join(NVML_SECONDS_MAX)
     return found[0] if found else None
-
-
-def _knows_pids() -> bool:
-    try:
-        return os.readlink("/proc/self/ns/pid") == MACHINES_PIDS
-    except OSError:
-        return False
 
 
 def has_mps() -> bool:

@@ -8,12 +8,13 @@ import os
 from typing import Final, NamedTuple
 
 from naiad.config.faults import without_roots
+from naiad.config.gpus import uuid_of
 from naiad.config.model import ModelConfig
 from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import Load
 from naiad.worker.backends.base import Backend, ModelInstance
 from naiad.worker.backends.registry import find_backend
-from naiad.worker.device import ORDINAL, uuid_of
+from naiad.worker.device import ORDINAL
 from naiad.worker.exception_text import described, own_error, place_below, traceback_text
 from naiad.worker.gpu_memory import GpuMemory, Look, look
 

@@ -15,6 +15,7 @@ from naiad.broker.core.models import UNLOADED, Model, ModelState, ModelVersion
 from naiad.broker.core.queries import Queries
 from naiad.broker.core.statistics import TIME_BOUNDS_NS
 from naiad.broker.core.world import World
+from naiad.config.gpus import uuid_of
 
 Json = dict[str, Any]
 
@@ -64,6 +65,7 @@ class Counters:
             waiting[instance.device] = count + (instance.state is InstanceState.WAITING)
         return {
             **self._queries.server(),
+            "gpus": [uuid_of(device) for device in world.gpus],
             "waiting_instances": waiting,
             "counters": world.counters.to_json(),
             "time_bounds_ns": TIME_BOUNDS_NS,
@@ -84,6 +86,7 @@ class Counters:
             "oldest_pending_ns": self._world.now_ns - oldest_ns if oldest_ns else 0,
             "executing": version.executing,
             "load_ns": version.load_ns,
+            "gpu_bytes": version.gpu_bytes,
             "success_count": counted.success_count,
             "success_ns": counted.success_ns,
             "failures": counted.failures,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from naiad.client import Client
 from naiad.testing.server import Server, serve
+from support.exposition import parsed, total
 from support.fake_nvml import MIB, gpu, tell
 from support.planted import plant_nvml
 from support.waiting import wait_until
@@ -68,7 +70,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
     told = tmp_path / "nvml.json"
     tell(told, gpu(A, total=1000 * MIB, used=0), gpu(B, total=1000 * MIB, used=0))
     environment = plant_nvml(tmp_path / "planted", told)
-    with serve(repository, arguments=["--gpus", "all"], environment=environment) as server:
+    arguments = ["--gpus", "all", "--metrics-port", "0"]
+    with serve(repository, arguments=arguments, environment=environment) as server:
         yield server
 
 
@@ -104,3 +107,9 @@ def test_each_instance_sees_its_own_gpu(server: Server) -> None:
     (large,) = [one for one in client.status()["models"] if one["name"] == "large"]
     assert (large["state"], large["instances_ready"]) == ("READY", 2)
     assert told_by(client, "large") == [A, "GPU", "0"]
+
+    with urllib.request.urlopen(server.metrics_url, timeout=20) as page:
+        found = parsed(page.read())
+    assert total(found, "nv_gpu_memory_used_bytes", gpu_uuid=A) == 800 * MIB
+    assert total(found, "nv_gpu_memory_total_bytes", gpu_uuid=B) == 1000 * MIB
+    assert total(found, "naiad_instance_gpu_need_bytes", model="large") == 400 * MIB

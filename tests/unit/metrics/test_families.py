@@ -23,6 +23,12 @@ TRITON = {
     "nv_cpu_utilization": ("gauge", set()),
     "nv_cpu_memory_total_bytes": ("gauge", set()),
     "nv_cpu_memory_used_bytes": ("gauge", set()),
+    "nv_gpu_utilization": ("gauge", {"gpu_uuid"}),
+    "nv_gpu_memory_total_bytes": ("gauge", {"gpu_uuid"}),
+    "nv_gpu_memory_used_bytes": ("gauge", {"gpu_uuid"}),
+    "nv_gpu_power_usage": ("gauge", {"gpu_uuid"}),
+    "nv_gpu_power_limit": ("gauge", {"gpu_uuid"}),
+    "nv_energy_consumption": ("counter", {"gpu_uuid"}),
 }
 
 

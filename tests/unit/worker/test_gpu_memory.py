@@ -115,7 +115,7 @@ def test_nvml_tells_of_memory_and_of_this_process(
     nvml: Path, monkeypatch: pytest.MonkeyPatch, knows_pids: bool, own: int | None
 ) -> None:
     """In a container the number of this process may be another's outside."""
-    monkeypatch.setattr(gpu_memory, "_knows_pids", lambda: knows_pids)
+    monkeypatch.setattr(gpu_memory, "knows_pids", lambda: knows_pids)
     tell(nvml, gpu(UUID, total=100, used=40, processes={str(os.getpid()): 7, "1": 33}))
     assert look(UUID) == Seen(Memory(100, 60, 40), own)
 
