@@ -26,6 +26,7 @@ from naiad.worker.backends.base import (
 )
 from naiad.worker.batch import Buffer, Lender, ReceivedBatch, RequestReader, ResultWriter
 from naiad.worker.exception_text import described, own_error, place_below
+from naiad.worker.gpu_health import GpuHealth
 from naiad.worker.log import Log
 from naiad.worker.outputs import OutputRules
 
@@ -70,6 +71,8 @@ class Execution:
         self._reader = RequestReader(config, self._rules, is_cancelled, takes_device_memory)
         self._splits_allowed = config.naiad.split_failed_batches and config.naiad.retry
         self._splits = 0
+        uuid = instance.gpu_uuid
+        self._gpu = GpuHealth(instance.name, uuid) if uuid else None
 
     def run(self, batch: ReceivedBatch, abandoned: set[Key]) -> ExecutedBatch:
         """Execute a batch; requests in `abandoned` are answered as cancelled without being run.
@@ -122,6 +125,8 @@ class Execution:
         except InstanceLost:
             raise
         except BaseException as fault:
+            if self._gpu is not None:
+                self._gpu.check(described(fault))
             if len(requests) > 1 and self._may_run_again(batch):
                 self._splits += 2
                 middle = len(requests) // 2
@@ -131,6 +136,10 @@ class Execution:
             labels = ", ".join(request.label or "-" for request in requests[:8])
             self._log.failure(f"request {labels}: {error.message}", fault)
             return [error] * len(requests)
+        if self._gpu is not None:
+            for response in responses:
+                if isinstance(response, NaiadError):
+                    self._gpu.check(response.message)
         return responses
 
     def _may_run_again(self, batch: ReceivedBatch) -> bool:

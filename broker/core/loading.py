@@ -46,7 +46,7 @@ class Loading:
         if not empty:
             return
         instances = list(world.instances.values())
-        filling = {one.device for one in instances if _fills(one)}
+        filling = {one.device for one in instances if self._fills(one)}
         for instance in instances:
             if instance.state is not InstanceState.WAITING:
                 continue
@@ -56,8 +56,21 @@ class Loading:
             if slot is not None:
                 empty.remove(slot)
                 self._load(slot, instance)
-                if _fills(instance):
+                if self._fills(instance):
                     filling.add(instance.device)
+
+    def _fills(self, instance: Instance) -> bool:
+        """Whether it takes GPU memory for the first time now.
+
+        One instance at a time does so on a GPU: only then it is known what it took, and two that
+        look at the same free memory do not both rely on it. What has served before comes back at
+        once, and one that takes very long is not waited for.
+        """
+        if not instance.device.startswith(GPU_PREFIX) or instance.has_served:
+            return False
+        if instance.state is not InstanceState.LOADING or instance.slot is None:
+            return False
+        return self._world.now_ns < instance.slot.loading_since_ns + self._world.limits.turn_ns
 
     def _load(self, slot: Slot, instance: Instance) -> None:
         self.begin(slot, instance)
@@ -72,6 +85,8 @@ class Loading:
         instance.slot = slot
         slot.instance = instance
         slot.loading_since_ns = self._world.now_ns
+        if self._fills(instance):
+            self._world.at(self._world.now_ns + self._world.limits.turn_ns, self.assign)
         self._watch(slot, instance)
 
     def send(self, slot: Slot, instance: Instance) -> None:
@@ -119,13 +134,3 @@ class Loading:
             self._world.forget_lookups()
             self._world.log("info", f"model {model.name} version {model.version} is READY")
         self._settled(model)
-
-
-def _fills(instance: Instance) -> bool:
-    """Whether it takes GPU memory for the first time now.
-
-    One instance at a time does so on a GPU: only then it is known what it took, and two that look
-    at the same free memory do not both rely on it. What has served before comes back at once.
-    """
-    is_loading = instance.state is InstanceState.LOADING and not instance.has_served
-    return is_loading and instance.device.startswith(GPU_PREFIX)

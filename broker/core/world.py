@@ -39,6 +39,8 @@ class Limits:
     """How long a lost client or, after a restart, a known worker may stay away."""
     slot_wait_ns: int = 5 * SECOND_NS
     """How long a reload waits for slots that do not come before it swaps with fewer instances."""
+    turn_ns: int = 60 * SECOND_NS
+    """How long a load onto a GPU may keep other new ones off it."""
     stop_grace_ns: int = 30 * SECOND_NS
     kill_ns: int = 10 * SECOND_NS
     """How long a killed worker may take to die until it is LOST: it cannot be killed."""

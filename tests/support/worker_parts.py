@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from naiad.config.model import ModelConfig
@@ -107,10 +108,11 @@ def execution_of(
     *,
     arena: HeapArena | None = None,
     directory: str = "/models/m",
+    gpu_uuid: str = "",
 ) -> Execution:
     return Execution(
         backend,
-        instance_of(config, directory),
+        replace(instance_of(config, directory), gpu_uuid=gpu_uuid),
         config,
         page=SlotPage("/unused"),
         log=Log("test"),

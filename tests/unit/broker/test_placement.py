@@ -113,6 +113,18 @@ def test_new_instances_are_loaded_one_by_one_on_each_gpu() -> None:
     assert "n_0_0_gpu0" in loading(at)
 
 
+def test_a_load_that_hangs_keeps_others_off_its_gpu_for_a_minute() -> None:
+    at = bench()
+    at.load(groups(on(0)))
+    at.load(groups(on(0), name="n"))
+    at.worker(A)
+    at.worker(A)
+    at.wait(59 * 10**9)
+    assert loading(at) == ["m_0_0_gpu0"]
+    at.wait(10**9)
+    assert loading(at) == ["m_0_0_gpu0", "n_0_0_gpu0"]
+
+
 def test_on_the_cpu_all_load_at_once() -> None:
     at = bench()
     at.load(groups({"kind": "KIND_CPU", "count": 3}))

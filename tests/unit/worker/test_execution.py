@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from naiad.protocol import messages as m
-from naiad.protocol.errors import Code, RequestError
+from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
 from naiad.worker.backends.base import InstanceLost, ModelRequest, ModelResponse, OutputTensor
 from naiad.worker.execution import ERROR_CHARS_MAX, ExecutedBatch
+from naiad.worker.gpu_health import GpuHealth
 from naiad.worker.tensors import pack_bytes
 from support.worker_parts import (
     HeapArena,
@@ -230,6 +231,39 @@ def test_a_lost_instance_is_nobodys_failed_batch() -> None:
     execution = execution_of(ScriptedBackend(loses), CONFIG)
     with pytest.raises(InstanceLost, match="CUDA error 719"):
         execution.run(batch_of([fp32(1), fp32(2)], [bytes(16)]), set())
+
+
+@pytest.mark.parametrize("is_raised", [True, False])
+def test_an_error_that_cuda_never_leaves_loses_the_instance(
+    is_raised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raised by the model, or given back for one request of several; on the CPU it is mere text."""
+    monkeypatch.setattr(GpuHealth, "_asked", lambda self: None)
+    text = "CUDA error: an illegal memory access was encountered"
+
+    def fails(request: ModelRequest) -> ModelResponse | NaiadError:
+        if is_raised:
+            raise RuntimeError(text)
+        return ModelError(text)
+
+    batch = batch_of([fp32(1), fp32(2)], [bytes(16)])
+    with pytest.raises(InstanceLost, match="CUDA error 700"):
+        execution_of(ScriptedBackend(fails), CONFIG, gpu_uuid="GPU-a").run(batch, set())
+    done = execution_of(ScriptedBackend(fails), CONFIG).run(batch, set())
+    assert all(result.error is not None for result in done.results)
+
+
+def test_memory_that_a_batch_has_not_is_found_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Large(ScriptedBackend):
+        def execute(self, batch: Any) -> Any:
+            if len(batch) > 1:
+                raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            return super().execute(batch)
+
+    execution = execution_of(Large(echo), CONFIG, gpu_uuid="GPU-a")
+    done = execution.run(batch_of([fp32(1), fp32(2)], [bytes(16)]), set())
+    assert [result.error for result in done.results] == [None, None]
+    assert done.splits == 2
 
 
 def test_the_error_names_the_line_of_the_models_own_file(tmp_path: Any) -> None:
