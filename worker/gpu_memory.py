@@ -98,8 +98,11 @@ class GpuMemory:
                 code=Code.LOAD_FAILED,
             )
 
-    def taken(self) -> int:
-        """Bytes that the load took, 0 where nobody can tell. ModelError: more than the limit."""
+    def taken(self, bound_growth: Callable[[int], None] | None = None) -> int:
+        """Bytes that the load took, 0 where nobody can tell. ModelError: more than the limit.
+
+        `bound_growth` is told what the limit leaves.
+        """
         taken = self._measured()
         if self._limit and taken > self._limit:
             raise ModelError(
@@ -108,6 +111,8 @@ class GpuMemory:
                 "make the model smaller (batch size, profiles, workspace)",
                 code=Code.LOAD_FAILED,
             )
+        if self._limit and bound_growth is not None:
+            bound_growth(self._limit - taken)
         return taken
 
     def _measured(self) -> int:

@@ -66,7 +66,7 @@ def load_model(
     backend = find_backend(config.backend)()
     completed = backend.load(instance)
     backend.warm_up()
-    gpu_bytes = 0 if memory is None else memory.taken()
+    gpu_bytes = 0 if memory is None else memory.taken(getattr(backend, "bound_growth", None))
     gc.collect()
     gc.freeze()  # what a model loaded stays; a collection that walks it all would delay requests
     return LoadedModel(backend, instance, completed, gpu_bytes)

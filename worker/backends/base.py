@@ -172,3 +172,11 @@ class Backend(Protocol):
     def unload(self) -> None:
         """Free what load took; the process exits right after."""
         ...
+
+
+class Bounded(Protocol):
+    """A backend that allocates GPU memory itself after the load may have this beside the others."""
+
+    def bound_growth(self, size: int) -> None:
+        """Called once, after the warm-up: take no more than this many bytes in addition."""
+        ...

@@ -79,6 +79,15 @@ def test_more_than_the_limit_is_refused_with_both_numbers() -> None:
         assert f"at most {64 * MIB} (64 MiB)" in caught.value.message
 
 
+@pytest.mark.parametrize(("limit_mb", "left"), [(64, [60 * MIB]), (0, [])])
+def test_a_backend_is_told_what_the_limit_leaves(limit_mb: int, left: list[int]) -> None:
+    limited = memory(free(200 * MIB), free(196 * MIB), limit_mb=limit_mb)
+    limited.prepare()
+    told: list[int] = []
+    limited.taken(told.append)
+    assert told == left
+
+
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """MPS is there when this folder holds `control`."""

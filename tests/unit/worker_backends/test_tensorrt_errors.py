@@ -202,6 +202,23 @@ def test_out_of_memory_in_a_batch_fails_that_batch_alone(
     np.testing.assert_array_equal(served.ask({"INPUT0": random(60_000)})["OUTPUT0"], random(60_000))
 
 
+def test_an_output_does_not_grow_beyond_the_limit_of_the_instance(tmp_path: Path) -> None:
+    directory = write_echo(tmp_path / "echo", "FP32", ["n"])
+    profiles = [{"INPUT0": [[1], [1], [1 << 16]]}]
+    plan = put_plan(directory, profiles, untold={"OUTPUT0": ["n"]})
+    backend = TensorRTBackend(engines.importer)
+    config = {"max_batch_size": 0, "input": [{"name": "INPUT0", "dims": [-1]}]}
+    served = Served(backend, engines.on_gpu(plan, config))
+    backend.bound_growth(100_000)
+    with pytest.raises(ModelError) as caught:
+        served.answers(served.request({"INPUT0": random(60_000)}))
+    text = caught.value.message
+    assert "the buffer of tensor 'OUTPUT0' needs 262144 bytes, naiad.gpu_memory_limit_mb" in text
+    for count in (10_000, 12_000, 9_000):  # what is replaced counts no more
+        array = random(count)
+        np.testing.assert_array_equal(served.ask({"INPUT0": array})["OUTPUT0"], array)
+
+
 # --- Errors of CUDA ------------------------------------------------------------------------------
 
 

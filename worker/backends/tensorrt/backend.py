@@ -73,7 +73,12 @@ class TensorRTBackend:
                 f'got "{strategy}"'
             )
         self._instance_name = instance.instance_name
-        cuda = Cuda(self._importer(cuda_calls.MODULE), instance.name, instance.device_id)
+        cuda = Cuda(
+            self._importer(cuda_calls.MODULE),
+            instance.name,
+            instance.device_id,
+            instance.gpu_uuid,
+        )
         optimization = instance.config.raw.get("optimization") or {}
         self._streams = Streams(
             cuda,
@@ -289,6 +294,10 @@ class TensorRTBackend:
         except NaiadError as fault:
             return Piece(indexes, requests, rows, shapes, None, fault)
         return Piece(indexes, requests, rows, shapes, self._paths[position])
+
+    def bound_growth(self, size: int) -> None:
+        """As base.Bounded has it: only outputs whose size depends on the data still grow."""
+        self._streams.cuda.growth_left = size
 
     def unload(self) -> None:
         """Give everything back, in the order in which one needs the other."""

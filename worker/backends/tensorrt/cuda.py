@@ -36,11 +36,19 @@ _NO_DRIVER: Final = frozenset({34, 35})
 class Cuda:
     """One device, for one instance. All calls on one thread, but `unregister`."""
 
-    def __init__(self, api: Any, model: str, device: int) -> None:
-        """Raises ModelError (LOAD_FAILED) where there is no driver or no such device."""
+    def __init__(self, api: Any, model: str, device: int, uuid: str = "") -> None:
+        """Raises ModelError (LOAD_FAILED) where there is no driver or no such device.
+
+        `uuid` is for people: every worker's own GPU is number 0.
+        """
         self.api = api
         self._model = model
         self.device = device
+        self.name = f"GPU {device} ({uuid})" if uuid else f"GPU {device}"
+        self._sizes: dict[int, int] = {}
+        """Of what is allocated, by address."""
+        self.growth_left: int | None = None
+        """Bytes that may still be allocated; None: no limit."""
         self._probe()
         self.check(f"using GPU {device}", api.cudaSetDevice(device)[0])
 
@@ -84,15 +92,27 @@ class Cuda:
 
     def allocate(self, size: int, what: str) -> int:
         """Device memory; its address. Raises ModelError, with both sizes, when there is none."""
+        if self.growth_left is not None and size > self.growth_left:
+            raise ModelError(
+                f"model {self._model!r}: out of GPU memory: {what} needs {size} bytes, "
+                f"naiad.gpu_memory_limit_mb leaves {self.growth_left} on {self.name}; send smaller "
+                "requests, or raise the limit"
+            )
         error, address = self.api.cudaMalloc(size)
         if error == _OUT_OF_MEMORY:
             self.api.cudaGetLastError()  # a later call must not be blamed for it
             raise self.out_of_memory(size, what)
         self.check(f"allocating {size} bytes for {what}", error)
+        self._sizes[int(address)] = size
+        if self.growth_left is not None:
+            self.growth_left -= size
         return int(address)
 
     def free(self, address: int) -> None:
         self.call("cudaFree", address)
+        size = self._sizes.pop(address)
+        if self.growth_left is not None:
+            self.growth_left += size
 
     def allocate_pinned(self, size: int) -> int | None:
         """Host memory that the device reads and writes by itself; None when there is none."""
@@ -110,7 +130,7 @@ class Cuda:
         free, total = self.call("cudaMemGetInfo")
         return ModelError(
             f"model {self._model!r}: out of GPU memory: {what} needs {size} bytes, {free} of "
-            f"{total} bytes are free on GPU {self.device}; serve fewer instances or models on this "
+            f"{total} bytes are free on {self.name}; serve fewer instances or models on this "
             "GPU, or build the engine with smaller profiles"
         )
 
@@ -160,7 +180,7 @@ class Cuda:
         text = f"{what}: CUDA error {code} ({error.name}): {words}"
         if code in STICKY_ERRORS:
             raise InstanceLost(
-                f"model {self._model!r} on GPU {self.device}: {text}; nothing more can run in this "
+                f"model {self._model!r} on {self.name}: {text}; nothing more can run in this "
                 "process"
             )
-        raise ModelError(f"model {self._model!r} on GPU {self.device}: {text}")
+        raise ModelError(f"model {self._model!r} on {self.name}: {text}")
