@@ -122,6 +122,7 @@ class Deaths:
         delay_ns = limits.retry_first_ns * 2 ** min(instance.tries_without_room, 16)
         delay_ns = min(delay_ns, limits.retry_last_ns)
         instance.tries_without_room += 1
+        instance.no_room = reason
         instance.move(InstanceState.BACKOFF)
         world.log(
             "error",

@@ -68,6 +68,8 @@ class Instance:
         self.has_served = False
         self.tries_without_room = 0
         """In a row: its GPU had not enough memory for it."""
+        self.no_room = ""
+        """What was said then, until it is tried again."""
 
     def move(self, state: InstanceState) -> None:
         assert state in MOVES[self.state], f"instance {self.name}: {self.state} -> {state}"

@@ -123,6 +123,7 @@ class Loading:
         instance.move(InstanceState.READY)
         instance.has_served = True
         instance.tries_without_room = 0
+        instance.no_room = ""
         if slot.current is None:
             model.idle.append(slot)
         else:

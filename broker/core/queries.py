@@ -7,6 +7,7 @@ from typing import Any, Final
 from naiad.broker.core.admission import Admission
 from naiad.broker.core.catalog import Catalog
 from naiad.broker.core.models import UNLOADED, Model, ModelState, ModelVersion
+from naiad.broker.core.shortages import why_not_whole
 from naiad.broker.core.world import World
 from naiad.config.model import TensorConfig
 from naiad.protocol.errors import RequestError
@@ -234,11 +235,7 @@ class Queries:
     def _model(self, model: Model, version: ModelVersion) -> Json:
         now_ns = self._world.now_ns
         oldest_ns = version.queue.oldest_ns()
-        waiting = [one for one in version.instances if one.state == "WAITING"]
-        reason = version.reason or model.failure
-        if waiting and not reason:
-            devices = sorted({one.device for one in waiting})
-            reason = f"waiting for {len(waiting)} slots on {', '.join(devices)}"
+        reason = version.reason or model.failure or why_not_whole(self._world, version)
         return {
             "name": version.name,
             "version": version.version,

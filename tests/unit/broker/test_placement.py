@@ -30,6 +30,11 @@ def placed(at: Bench, name: str = "m") -> list[tuple[str, str, int]]:
     return [(one.name, one.device, one.device_id) for one in at.model(name).instances]
 
 
+def reason(at: Bench) -> str:
+    (row,) = at.control("status")["models"]
+    return str(row["reason"])
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
@@ -77,8 +82,7 @@ def test_the_status_names_the_gpu_that_is_waited_for() -> None:
     at = bench()
     at.load(groups(on(0, 1)))
     at.worker(A)
-    (row,) = at.control("status")["models"]
-    assert row["reason"] == f"waiting for 1 slots on {B}"
+    assert reason(at) == f"waiting for 1 slots on {B}"
 
 
 def test_threads_are_shared_by_the_instances_of_all_gpus() -> None:
@@ -123,6 +127,17 @@ def test_a_load_that_hangs_keeps_others_off_its_gpu_for_a_minute() -> None:
     assert loading(at) == ["m_0_0_gpu0"]
     at.wait(10**9)
     assert loading(at) == ["m_0_0_gpu0", "n_0_0_gpu0"]
+
+
+def test_the_status_says_who_waits_for_whom() -> None:
+    at = bench()
+    at.load(groups(on(0, count=2)))
+    first = at.worker(A)
+    assert reason(at) == f"waiting for 1 slots on {A}"
+    at.worker(A)
+    assert reason(at) == f"waiting while another instance is loaded on {A}"
+    at.loaded(first)
+    assert reason(at) == ""
 
 
 def test_on_the_cpu_all_load_at_once() -> None:
@@ -171,6 +186,7 @@ def test_an_instance_without_room_leaves_the_others_serving_and_is_tried_again()
     at.dies(second)
     assert (at.model().state, late.state) == ("READY", "BACKOFF")
     assert any("m_0_1_gpu0 does not serve: it needs 400 bytes" in line for line in at.logs)
+    assert reason(at) == f"1 instances do not fit, such as m_0_1_gpu0: {NO_ROOM[1]}"
     at.ask(1)
     at.finish(first)
     assert at.is_answered(1)
@@ -180,6 +196,7 @@ def test_an_instance_without_room_leaves_the_others_serving_and_is_tried_again()
     assert loads(at, slot), "after a second there may be room"
     at.loaded(slot)
     assert late.serves
+    assert reason(at) == ""
 
 
 def test_tries_for_room_become_rare() -> None:
