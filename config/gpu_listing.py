@@ -62,17 +62,17 @@ def found_gpus(choice: str, environment: Mapping[str, str]) -> FoundGpus:
     uuids = chosen_uuids(choice)
     if uuids is not None:
         return FoundGpus(uuids, "")
-    if choice == AUTO and not any(map(os.path.exists, DRIVER_FILES)):
+    shown = environment.get(VISIBLE_VARIABLE)
+    if choice == AUTO and (shown == "" or not any(map(os.path.exists, DRIVER_FILES))):
         return FoundGpus((), "")
     try:
-        gpus = visible(asked_gpus(), environment.get(VISIBLE_VARIABLE))
+        gpus = visible(asked_gpus(), shown)
     except NvmlFault as fault:
         text = f"GPUs cannot be listed ({fault})"
         if choice == ALL:
             raise GpuFault(f"--gpus={ALL}: {text}; name them: --gpus=UUID,...") from fault
         return FoundGpus((), f"{text} and are not used; name them with --gpus=UUID,...")
     if not gpus and choice == ALL:
-        shown = environment.get(VISIBLE_VARIABLE)
         limited = "" if shown is None else f" of {VISIBLE_VARIABLE}={shown!r}"
         raise GpuFault(f"--gpus={ALL}: the driver shows no GPU{limited}; look at `nvidia-smi -L`")
     note = f"GPUs: {described(gpus)}" if gpus else ""

@@ -16,6 +16,8 @@ COMPONENTS = {
 }  # fmt: skip
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before a test imports it
+# The same models in the same places on every machine: tests that want a GPU plant one.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 
 def _import_sources() -> None:

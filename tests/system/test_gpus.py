@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +70,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     put(repository, "absent", "instance_group { kind: KIND_GPU gpus: [ 0, 7 ] }")
     told = tmp_path / "nvml.json"
     tell(told, gpu(A, total=1000 * MIB, used=0), gpu(B, total=1000 * MIB, used=0))
-    environment = plant_nvml(tmp_path / "planted", told)
+    environment = plant_nvml(tmp_path / "planted", told) | {"CUDA_VISIBLE_DEVICES": "0,1"}
     arguments = ["--gpus", "all", "--metrics-port", "0"]
     with serve(repository, arguments=arguments, environment=environment) as server:
         yield server
@@ -92,8 +93,7 @@ def test_each_instance_sees_its_own_gpu(server: Server) -> None:
         "processor_0_0": "cpu",
     }
     assert told_by(client, "second") == [B, "GPU", "0"]
-    everything = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
-    assert told_by(client, "processor") == [everything, "CPU", "0"]
+    assert told_by(client, "processor") == ["0,1", "CPU", "0"]
     assert told_by(client, "auto")[0] in (A, B)
     (absent,) = [one for one in client.index() if one["name"] == "absent"]
     assert absent["reason"] == (
@@ -113,3 +113,9 @@ def test_each_instance_sees_its_own_gpu(server: Server) -> None:
     assert total(found, "nv_gpu_memory_used_bytes", gpu_uuid=A) == 800 * MIB
     assert total(found, "nv_gpu_memory_total_bytes", gpu_uuid=B) == 1000 * MIB
     assert total(found, "naiad_instance_gpu_need_bytes", model="large") == 400 * MIB
+
+    # Another broker numbers them alike, and knows what an instance takes.
+    os.kill(server.pids["broker"], signal.SIGKILL)
+    assert told_by(client, "second") == [B, "GPU", "0"]
+    again = {one["name"]: one["device"] for one in client.status()["instances"] if one["name"]}
+    assert devices.items() <= again.items()

@@ -73,6 +73,8 @@ def test_without_a_driver_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(gpu_listing, "DRIVER_FILES", ("/dev/no-such-file",))
     monkeypatch.setattr(gpu_listing, "asked_gpus", None)
     assert found_gpus("auto", {}) == FoundGpus((), "")
+    monkeypatch.setattr(gpu_listing, "DRIVER_FILES", ("/dev/null",))
+    assert found_gpus("auto", {"CUDA_VISIBLE_DEVICES": ""}) == FoundGpus((), "")
     assert found_gpus("none", {}) == FoundGpus((), "")
     assert found_gpus(f"{A},{B}", {"CUDA_VISIBLE_DEVICES": ""}).uuids == (A, B)
 

@@ -44,6 +44,7 @@ def test_help_lists_every_command_with_a_summary(capsys: pytest.CaptureFixture[s
         (["serve"], "Missing argument 'REPOSITORY...'", "naiad serve --help"),
         (["serve", "--fast", "."], "--fast", "naiad serve --help"),
         (["serve", ".", "--load-model", "m"], 'use "explicit"', "naiad serve --help"),
+        (["serve", ".", "--gpus", "0"], "--gpus: expected auto, all, none", "naiad serve --help"),
         (["serve", ".", "--control-mode", "poll"], "not in this release", "naiad serve --help"),
     ],
 )
@@ -202,6 +203,7 @@ def test_check_finds_what_serve_with_the_same_option_would_refuse(
     capsys.readouterr()
     assert main(["check", "--on-missing-gpu=cpu", str(tmp_path)]) == ExitCode.DONE
     assert "m: ok" in capsys.readouterr().out
+    assert main(["check", "--gpus=GPU-a", str(tmp_path)]) == ExitCode.DONE
 
 
 def test_a_run_directory_on_a_full_disk_is_one_sentence(

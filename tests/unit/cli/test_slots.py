@@ -35,6 +35,13 @@ def test_what_is_missing_is_started_once() -> None:
     assert names(table) == []
 
 
+def test_old_names_of_mig_devices_are_names_of_files_too() -> None:
+    table = SlotTable()
+    table.want("gpu:MIG-GPU-8932/1/0", 1, ())
+    (start,) = table.due(0)
+    assert (start.slot, start.device) == ("gpu-MIG-GPU-8932_1_0-0", "gpu:MIG-GPU-8932/1/0")
+
+
 def test_a_freed_name_is_used_again() -> None:
     table = SlotTable()
     table.want("cpu", 3, ())
