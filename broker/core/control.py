@@ -77,7 +77,7 @@ class Control:
             "region_register": lambda s, c, a, p: regions.register(s, c, a),
             "region_register_cuda": lambda s, c, a, p: regions.register_cuda(a),
             "region_status": lambda s, c, a, p: regions.status(a),
-            "region_unregister": lambda s, c, a, p: regions.unregister(a),
+            "region_unregister": lambda s, c, a, p: regions.unregister(s, c, a),
         }
 
     def asked(self, event: e.ControlAsked) -> None:

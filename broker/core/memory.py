@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from naiad.broker.core.closings import Closings, Opened
 from naiad.broker.core.events import SendReply, TellSlot
 from naiad.broker.core.instances import Slot
 from naiad.broker.core.named_regions import no_gpus
@@ -19,8 +20,11 @@ from naiad.shm.cuda.key import is_cuda, parsed
 class Memory:
     """Registers and forgets regions, and passes the end of leases on to the workers that lent."""
 
-    def __init__(self, world: World, results: Results, withdrawal: Withdrawal) -> None:
+    def __init__(
+        self, world: World, results: Results, withdrawal: Withdrawal, closings: Closings
+    ) -> None:
         self._world = world
+        self._closings = closings
         self._results = results
         self._withdrawal = withdrawal
 
@@ -64,12 +68,16 @@ class Memory:
     def dropped(self, session: Session, call: int, ident: int) -> None:
         region = session.regions.pop(ident, None)
         if region is not None:
-            self.withdraw([session], [region.id])
+            opened = self.withdraw([session], [region.id])
+            if is_cuda(region):
+                self._closings.reply(session.key, call, {}, opened)
+                return
         self._world.actions.append(SendReply(session.key, call, None, {}))
 
-    def withdraw(self, sessions: Iterable[Session], numbers: list[int]) -> None:
+    def withdraw(self, sessions: Iterable[Session], numbers: list[int]) -> set[Opened]:
         """These regions are registered no more, and only these sessions may be using them.
 
+        Returns what workers were told to forget.
         Nothing is sent to a worker, now or after a death, that names a region nobody knows.
         """
         gone = set(numbers)
@@ -84,10 +92,11 @@ class Memory:
                             code=Code.CANCELLED,
                         ),
                     )
-        self._forget(numbers)
+        return self._forget(numbers)
 
-    def _forget(self, numbers: list[int]) -> None:
+    def _forget(self, numbers: list[int]) -> set[Opened]:
         world = self._world
+        told = set()
         gone = set(numbers)
         for number in numbers:
             world.regions.pop(number, None)
@@ -96,6 +105,8 @@ class Memory:
             if known:
                 slot.regions -= gone
                 world.actions.append(TellSlot(slot.key, m.Forget(known), []))
+                told.update((slot.key, number) for number in known)
+        return told
 
     # --- leases ------------------------------------------------------------------------
 

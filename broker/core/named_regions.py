@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from naiad.broker.core.closings import Closings, Opened
 from naiad.broker.core.events import SaveState, SendReply, StatNamedRegion
 from naiad.broker.core.queries import Json, number_argument, text_argument
 from naiad.broker.core.sessions import Session
@@ -25,14 +26,15 @@ _WORDS: Final = {SYSTEM: "system shared memory", CUDA: "CUDA shared memory"}
 class Withdraw(Protocol):
     """Takes regions from those who use them (Memory.withdraw)."""
 
-    def __call__(self, sessions: list[Session], numbers: list[int]) -> None: ...
+    def __call__(self, sessions: list[Session], numbers: list[int]) -> set[Opened]: ...
 
 
 class NamedRegions:
     """Registers and forgets them."""
 
-    def __init__(self, world: World, withdraw: Withdraw) -> None:
+    def __init__(self, world: World, withdraw: Withdraw, closings: Closings) -> None:
         self._world = world
+        self._closings = closings
         self._withdraw = withdraw
 
     def register(self, session: Session, call: int, arguments: m.Parameters) -> None:
@@ -141,26 +143,29 @@ class NamedRegions:
             return [_row(found)]
         return [_row(one) for one in named.values() if kind in ("", kind_of(one))]
 
-    def unregister(self, arguments: m.Parameters) -> Json:
+    def unregister(self, session: Session, call: int, arguments: m.Parameters) -> None:
         """Forget one name, or all without a name; an unknown name, and one of another kind than is
-        said, succeed, as in Triton."""
+        said, succeed, as in Triton. Answered when workers have closed what is GPU memory."""
         name = arguments.get("name", "")
         kind = _kind(arguments)
         named = self._world.named_regions
         names = [str(name)] if name else list(named)
         if kind:
             names = [one for one in names if one in named and kind_of(named[one]) == kind]
-        self.forget(tuple(names))
-        return {}
+        self._closings.reply(session.key, call, {}, self.forget(tuple(names)))
 
-    def forget(self, names: tuple[str, ...]) -> None:
+    def forget(self, names: tuple[str, ...]) -> set[Opened]:
+        """Returns which of them workers have open, of GPU memory."""
         gone = [one for name in names if (one := self._world.named_regions.pop(name, None))]
         for one in gone:
             self._world.named_by_id.pop(one.region.id, None)
-        if gone:
-            sessions = list(self._world.sessions.values())
-            self._withdraw(sessions, [one.region.id for one in gone])
-            self._world.actions.append(SaveState())
+        if not gone:
+            return set()
+        sessions = list(self._world.sessions.values())
+        opened = self._withdraw(sessions, [one.region.id for one in gone])
+        self._world.actions.append(SaveState())
+        on_gpus = {one.region.id for one in gone if is_cuda(one.region)}
+        return {one for one in opened if one[1] in on_gpus}
 
 
 def kind_of(named: NamedRegion) -> str:

@@ -27,6 +27,7 @@ from naiad.broker.core.admission import Admission
 from naiad.broker.core.answers import Answers
 from naiad.broker.core.catalog import Catalog
 from naiad.broker.core.client_events import ClientEvents
+from naiad.broker.core.closings import Closings
 from naiad.broker.core.control import Control
 from naiad.broker.core.counters import Counters
 from naiad.broker.core.deaths import Deaths
@@ -108,8 +109,9 @@ class Scheduler:
             self._uploads,
             explicit=explicit,
         )
-        self._memory = Memory(self.world, self._results, self._withdrawal)
-        self._regions = NamedRegions(self.world, self._memory.withdraw)
+        self._closings = Closings(self.world)
+        self._memory = Memory(self.world, self._results, self._withdrawal, self._closings)
+        self._regions = NamedRegions(self.world, self._memory.withdraw, self._closings)
         self._recovery = Recovery(
             self.world,
             self._answers,
@@ -175,13 +177,13 @@ class Scheduler:
             e.RegionDropped: self._clients.region_dropped,
             e.ControlAsked: self._control.asked,
             e.NamedRegionStated: lambda event: self._regions.stated(*event),
-            e.NamedRegionsGone: lambda event: self._regions.forget(event.names),
+            e.NamedRegionsGone: self._regions_gone,
             e.SlotOpened: self._workers.slot_opened,
             e.SlotSilent: self._workers.slot_silent,
             e.SlotDied: self._workers.slot_died,
             e.InstanceLoaded: self._workers.instance_loaded,
             e.BatchesGivenBack: self._workers.batches_given_back,
-            e.RegionsForgotten: lambda event: None,
+            e.RegionsForgotten: self._closings.forgotten,
             e.SupervisorOpened: self._supervisor_opened,
             e.RepositoryScanned: self._repository_scanned,
             e.RoomWasShort: self._workers.room_was_short,
@@ -193,6 +195,9 @@ class Scheduler:
     def _repository_scanned(self, event: e.RepositoryScanned) -> None:
         if not self._listing.listed(event):
             self._catalog.scanned(*event[:-1])
+
+    def _regions_gone(self, event: e.NamedRegionsGone) -> None:
+        self._regions.forget(event.names)
 
     def _supervisor_opened(self, _: e.SupervisorOpened) -> None:
         self._log_settings.announce()
@@ -245,6 +250,8 @@ class Scheduler:
             handlers[type(event)](event)
         if world.next_timer_ns() <= now_ns:
             world.run_timers()
+        if self._closings.has_waiting:
+            self._closings.look()
         if self._recovery.has_refused:
             self._recovery.look_again()
         if world.deadlines.is_active:

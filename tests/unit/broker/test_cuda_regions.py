@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from naiad.broker.core import events as e
+from naiad.broker.core.closings import CLOSE_NS
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code
 from naiad.shm.cuda.key import cuda_region, parsed
@@ -171,7 +172,7 @@ def test_unregistering_cancels_what_uses_it_and_tells_workers() -> None:
     bench = bench_of()
     number = registered(bench, "weights")
     placed(bench, 1, number)
-    asked(bench, "region_unregister", name="weights")
+    bench.do(e.ControlAsked(CLIENT, 6, "region_unregister", {"name": "weights"}, b""))
     assert bench.error(1)[0] == Code.CANCELLED
     (slot,) = bench.batches
     assert m.Forget((number,)) in bench.told[slot]
@@ -204,3 +205,57 @@ def test_a_session_has_regions_of_its_own_which_end_with_it() -> None:
 )
 def test_a_sessions_region_needs_its_gpu(gpus: tuple[str, ...], text: str) -> None:
     assert text in offered(bench_of(gpus), device=2).message
+
+
+# --- when it may be freed ----------------------------------------------------------------------
+
+
+def unregistering(bench: Bench, *, by_name: bool) -> tuple[int, m.Region]:
+    """A request has used the region, and it is being unregistered: the worker, the region."""
+    ident = registered(bench, "g") if by_name else 1
+    assert by_name or offered(bench) is None
+    placed(bench, 1, ident)
+    (slot,) = bench.batches
+    (region,) = bench.batches[slot][0].regions
+    bench.finish(slot)
+    bench.replies.clear()
+    bench.do(
+        e.ControlAsked(CLIENT, 7, "region_unregister", {"name": "g"}, b"")
+        if by_name
+        else e.RegionDropped(CLIENT, 7, 1)
+    )
+    assert m.Forget((region.id,)) in bench.told[slot]
+    return slot, region
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_the_reply_comes_when_the_worker_has_closed_it(by_name: bool) -> None:
+    bench = bench_of()
+    slot, region = unregistering(bench, by_name=by_name)
+    bench.do(e.RegionsForgotten(slot, (region.id + 1,)))
+    assert bench.replies == {}
+    bench.do(e.RegionsForgotten(slot, (region.id,)))
+    assert bench.replies[CLIENT, 7] == (None, {})
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_the_reply_comes_when_the_worker_is_dead(by_name: bool) -> None:
+    bench = bench_of()
+    slot, _ = unregistering(bench, by_name=by_name)
+    bench.dies(slot)
+    assert bench.replies[CLIENT, 7] == (None, {})
+
+
+def test_the_reply_does_not_wait_for_ever() -> None:
+    bench = bench_of()
+    unregistering(bench, by_name=True)
+    bench.wait(CLOSE_NS - 1)
+    assert bench.replies == {}
+    bench.wait(1)
+    assert bench.replies[CLIENT, 7] == (None, {})
+
+
+def test_nobody_waits_for_what_no_worker_has_opened() -> None:
+    bench = bench_of()
+    registered(bench, "g")
+    assert asked(bench, "region_unregister", name="g") == {}
