@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from naiad.client.cuda import CudaRegion
 from naiad.client.futures import Future
 from naiad.client.memory import ClientRegion
 from naiad.client.preparing import prepare
@@ -23,6 +24,7 @@ from naiad.protocol.errors import (
     RequestError,
     Unavailable,
 )
+from naiad.shm.cuda.arrays import DeviceArray
 
 if TYPE_CHECKING:
     from naiad.client.aio import AsyncClient
@@ -32,6 +34,8 @@ __all__ = [
     "Client",
     "ClientRegion",
     "Code",
+    "CudaRegion",
+    "DeviceArray",
     "Future",
     "InferInput",
     "InferResult",

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Self, Unpack
 
 import zmq
 
-from naiad.client import control, forks
+from naiad.client import control, cuda, forks
 from naiad.client.arguments import (
     NO_INPUTS,
     Inputs,
@@ -26,6 +26,7 @@ from naiad.client.arguments import (
 )
 from naiad.client.calls import Calls
 from naiad.client.control import Json, Operation
+from naiad.client.cuda import CudaRegion
 from naiad.client.driver import (
     CONNECT_TIMEOUT_S,
     Driver,
@@ -37,6 +38,7 @@ from naiad.client.memory import ClientRegion, Transport, check_size
 from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
 from naiad.protocol.errors import NaiadError, RequestError
+from naiad.protocol.messages import Region
 
 _now_ns: Final = time.monotonic_ns
 
@@ -132,12 +134,41 @@ class AsyncClient(LoopDriver):
             raise
         return attached
 
-    async def detach(self, region: ClientRegion) -> None:
-        """The server forgets a segment that was attached; no request may be using it."""
-        if not isinstance(region, ClientRegion):
+    async def attach_cuda(self, array: Any, *, event: bool = False) -> CudaRegion:
+        """Share the memory of an array on a GPU (CuPy, PyTorch, ...), without a copy.
+
+        `event`: workers wait for what `CudaRegion.written` was told; without, that call waits.
+        Raises RequestError when it cannot be shared, or the server refuses it.
+        """
+        return await self._attach_cuda(*cuda.shared_array(array, event=event))
+
+    async def cuda_region(self, size: int, device: int = 0, *, event: bool = False) -> CudaRegion:
+        """`size` bytes of a GPU's memory, shared with the server; see `attach_cuda`.
+
+        Raises RequestError for what there is not, Unavailable when the GPU has no room.
+        """
+        return await self._attach_cuda(*cuda.new_memory(size, device, event=event))
+
+    async def _attach_cuda(self, region: Region, attached: CudaRegion) -> CudaRegion:
+        region = self._memory.attach_device(region, attached.memory)
+        attached.id = region.id
+        try:
+            await self._ask(partial(Calls.register_region, region=region), control.CALL_TIMEOUT_S)
+        except NaiadError:
+            self._memory.detach(region.id)
+            raise
+        return attached
+
+    async def detach(self, region: ClientRegion | CudaRegion) -> None:
+        """The server forgets a region that was attached; no request may be using it.
+
+        Of GPU memory no worker has anything open any more when this returns: it may be freed.
+        """
+        if not isinstance(region, ClientRegion | CudaRegion):
             raise RequestError(f"expected what `attach` returned, got {region!r:.80}")
         await self._ask(partial(Calls.forget_region, region_id=region.id), control.CALL_TIMEOUT_S)
-        region.close()
+        if isinstance(region, ClientRegion):
+            region.close()
         self._memory.detach(region.id)
 
     # --- control -------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from naiad.protocol.datatypes import ITEM_BYTES, tensor_bytes
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import InferAnswer, OutputRequest, Region
 from naiad.shm.pool import Loan
-from naiad.shm.session_memory import SessionMemory
+from naiad.shm.session_memory import DeviceMemory, SessionMemory
 from naiad.shm.tensor import Keeper, array_over, copy_into, view_over
 
 Transport = Literal["auto", "inline", "shm"]
@@ -93,8 +93,8 @@ class ClientRegion:
 
     def array(self, datatype: str, shape: tuple[int, ...], offset: int = 0) -> Array:
         """An array over its bytes, writable; not for BYTES."""
-        size = self._size_of(datatype, shape)
-        self._check(offset, size)
+        size = size_of(datatype, shape)
+        check_range(offset, size, self.size)
         return array_over(self._view[offset : offset + size], datatype, shape, keep=self._kept())
 
     def input(
@@ -102,8 +102,8 @@ class ClientRegion:
     ) -> InferInput:
         """What lies at `offset`, as an input. `size` is needed for BYTES only."""
         if size == -1:
-            size = self._size_of(datatype, shape)
-        self._check(offset, size)
+            size = size_of(datatype, shape)
+        check_range(offset, size, self.size)
         return InferInput(
             name, datatype, shape, None, REGION, self.id, self._offset + offset, size, self._kept()
         )
@@ -112,7 +112,7 @@ class ClientRegion:
         """Where an output may be written; all of the region by default."""
         if size == -1 and type(offset) is int:
             size = self.size - offset
-        self._check(offset, size)
+        check_range(offset, size, self.size)
         return OutputPlace(self.id, self._offset + offset, size, self._kept())
 
     def close(self) -> None:
@@ -125,30 +125,31 @@ class ClientRegion:
             raise RequestError("this region is closed")
         return self._keep
 
-    def _check(self, offset: int, size: int) -> None:
-        if type(offset) is not int or type(size) is not int:
-            raise RequestError(
-                f"expected offset and size as numbers of bytes, got {offset!r:.80} and {size!r:.80}"
-            )
-        if offset < 0 or size < 0 or offset + size > self.size:
-            raise RequestError(
-                f"{size} bytes at offset {offset} do not fit a region of {self.size} bytes"
-            )
 
-    @staticmethod
-    def _size_of(datatype: str, shape: tuple[int, ...]) -> int:
-        if datatype not in tuple(ITEM_BYTES):
-            raise RequestError(
-                f"unknown datatype {datatype!r:.80}; expected one of {sorted(ITEM_BYTES)}"
-            )
-        if not isinstance(shape, tuple | list) or not all(
-            isinstance(dim, int) and dim >= 0 for dim in shape
-        ):
-            raise RequestError(f"expected a shape of integers from 0, got {shape!r:.80}")
-        size = tensor_bytes(datatype, tuple(shape))
-        if size is None:
-            raise RequestError("BYTES have no size of their own: give it, or use another datatype")
-        return size
+def check_range(offset: Any, size: Any, limit: int) -> None:
+    """Raises RequestError for what is no range of a region of `limit` bytes."""
+    if type(offset) is not int or type(size) is not int:
+        raise RequestError(
+            f"expected offset and size as numbers of bytes, got {offset!r:.80} and {size!r:.80}"
+        )
+    if offset < 0 or size < 0 or offset + size > limit:
+        raise RequestError(f"{size} bytes at offset {offset} do not fit a region of {limit} bytes")
+
+
+def size_of(datatype: Any, shape: Any) -> int:
+    """Bytes of a tensor. Raises RequestError for what is none, and for BYTES."""
+    if datatype not in tuple(ITEM_BYTES):
+        raise RequestError(
+            f"unknown datatype {datatype!r:.80}; expected one of {sorted(ITEM_BYTES)}"
+        )
+    if not isinstance(shape, tuple | list) or not all(
+        isinstance(dim, int) and dim >= 0 for dim in shape
+    ):
+        raise RequestError(f"expected a shape of integers from 0, got {shape!r:.80}")
+    size = tensor_bytes(datatype, tuple(shape))
+    if size is None:
+        raise RequestError("BYTES have no size of their own: give it, or use another datatype")
+    return size
 
 
 def check_size(size: Any) -> None:
@@ -252,6 +253,10 @@ class ClientMemory:
             raise unfit_text("the name of a segment", key)
         region, view = self._memory.own(key)
         return region, ClientRegion(region.id, 0, view, _nothing)
+
+    def attach_device(self, region: Region, memory: DeviceMemory) -> Region:
+        """GPU memory of the user's; what is returned is to be registered. Raises Unavailable."""
+        return self._memory.own_device(region, memory)
 
     def detach(self, region_id: int) -> None:
         self._memory.forget(region_id)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from naiad.client.requests import INLINE, SMALL_BYTES_MAX, Buffer
 from naiad.client.tensors import Array, array_of
 from naiad.protocol.messages import InferAnswer, Parameters, Tensor
+from naiad.shm.session_memory import on_device
 
 
 class Output(NamedTuple):
@@ -36,18 +37,35 @@ class Placed(Protocol):
     def array(self, tensor: Tensor) -> Array:
         """The output as an array; not asked for BYTES."""
 
+    def is_on_device(self, tensor: Tensor) -> bool:
+        """Whether it lies in GPU memory: it has no bytes here, and its array is one there."""
+
 
 class Copied:
     """Outputs that were in shared memory, copied out of it."""
 
     def __init__(self, placed: Placed, tensors: tuple[Tensor, ...]) -> None:
-        shared = [tensor for tensor in tensors if tensor[3] != INLINE]
-        self._views = {tensor[0]: memoryview(bytes(placed.view(tensor))) for tensor in shared}
+        self._views: dict[str, memoryview] = {}
+        self._on_device: dict[str, Array] = {}
+        for tensor in tensors:
+            if tensor[3] == INLINE:
+                continue
+            if placed.is_on_device(tensor):
+                self._on_device[tensor[0]] = placed.array(tensor)
+            else:
+                self._views[tensor[0]] = memoryview(bytes(placed.view(tensor)))
+
+    def is_on_device(self, tensor: Tensor) -> bool:
+        return tensor[0] in self._on_device
 
     def view(self, tensor: Tensor) -> memoryview:
+        if self.is_on_device(tensor):
+            raise on_device(tensor)
         return self._views[tensor[0]]
 
     def array(self, tensor: Tensor) -> Array:
+        if self.is_on_device(tensor):
+            return self._on_device[tensor[0]]
         return array_of(tensor[1], tensor[2], self._views[tensor[0]], copy=False)
 
 
@@ -84,7 +102,7 @@ class InferResult:
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """Every output as bytes, without a copy and without NumPy."""
+        """Every output as bytes, without a copy and without NumPy; not for those in GPU memory."""
         return tuple(
             [
                 Output(tensor[0], tensor[1], tensor[2], self._data(tensor))
@@ -103,7 +121,8 @@ class InferResult:
         """One output as an array: BYTES as objects, BF16 as its bits (see `from_bfloat16`).
 
         Arrays of small outputs may be written to; larger ones may be read-only views of what
-        came, which they keep alive. Raises KeyError when the answer has no such output.
+        came, which they keep alive. What was written to a CudaRegion is a DeviceArray: give it to
+        `torch.from_dlpack` or `cupy.asarray`. Raises KeyError when the answer has no such output.
         """
         arrays = self._arrays
         if arrays is None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, Unpack
 
 import zmq
 
-from naiad.client import control, forks
+from naiad.client import control, cuda, forks
 from naiad.client.arguments import (
     NO_INPUTS,
     Inputs,
@@ -25,12 +25,14 @@ from naiad.client.arguments import (
 from naiad.client.blocking import BlockingDriver
 from naiad.client.calls import Ask, Calls
 from naiad.client.control import Json, Operation
+from naiad.client.cuda import CudaRegion
 from naiad.client.driver import CONNECT_TIMEOUT_S, Driver, waits_when_full
 from naiad.client.futures import PENDING, Future
 from naiad.client.memory import ClientRegion, Transport, check_size
 from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
 from naiad.protocol.errors import NaiadError, RequestError
+from naiad.protocol.messages import Region
 
 
 class Client:
@@ -169,12 +171,41 @@ class Client:
             raise
         return attached
 
-    def detach(self, region: ClientRegion) -> None:
-        """The server forgets a segment that was attached; no request may be using it."""
-        if not isinstance(region, ClientRegion):
+    def attach_cuda(self, array: Any, *, event: bool = False) -> CudaRegion:
+        """Share the memory of an array on a GPU (CuPy, PyTorch, ...), without a copy.
+
+        `event`: workers wait for what `CudaRegion.written` was told; without, that call waits.
+        Raises RequestError when it cannot be shared, or the server refuses it.
+        """
+        return self._attach_cuda(*cuda.shared_array(array, event=event))
+
+    def cuda_region(self, size: int, device: int = 0, *, event: bool = False) -> CudaRegion:
+        """`size` bytes of a GPU's memory, shared with the server; see `attach_cuda`.
+
+        Raises RequestError for what there is not, Unavailable when the GPU has no room.
+        """
+        return self._attach_cuda(*cuda.new_memory(size, device, event=event))
+
+    def _attach_cuda(self, region: Region, attached: CudaRegion) -> CudaRegion:
+        region = self._memory.attach_device(region, attached.memory)
+        attached.id = region.id
+        try:
+            self._ask(partial(Calls.register_region, region=region), control.CALL_TIMEOUT_S)
+        except NaiadError:
+            self._memory.detach(region.id)
+            raise
+        return attached
+
+    def detach(self, region: ClientRegion | CudaRegion) -> None:
+        """The server forgets a region that was attached; no request may be using it.
+
+        Of GPU memory no worker has anything open any more when this returns: it may be freed.
+        """
+        if not isinstance(region, ClientRegion | CudaRegion):
             raise RequestError(f"expected what `attach` returned, got {region!r:.80}")
         self._ask(partial(Calls.forget_region, region_id=region.id), control.CALL_TIMEOUT_S)
-        region.close()
+        if isinstance(region, ClientRegion):
+            region.close()
         self._memory.detach(region.id)
 
     # --- control -------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol, cast
 
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import Place, Region, Tensor
@@ -29,35 +29,67 @@ Lease = tuple[int, int]
 """(region id, request id), as RELEASE and HELLO name it."""
 
 
+class DeviceMemory(Protocol):
+    """GPU memory of the user's, whose outputs are arrays there and no views."""
+
+    def array(self, datatype: str, shape: tuple[int, ...], offset: int) -> Any: ...
+
+
 class SharedOutputs:
     """The outputs of one answer that lie in shared memory, mapped at its arrival.
 
     Every view and array made here keeps the lease; so does this object.
     """
 
-    __slots__ = ("_keep", "_views")
+    __slots__ = ("_devices", "_keep", "_views")
 
-    def __init__(self, views: dict[str, memoryview], keep: object) -> None:
+    def __init__(
+        self,
+        views: dict[str, memoryview],
+        keep: object,
+        devices: dict[str, DeviceMemory],
+    ) -> None:
         self._views = views
         self._keep = keep
+        self._devices = devices
 
     def view(self, tensor: Tensor) -> memoryview:
         """The output's bytes, without a copy. Raises RequestError for a region that is not ours."""
         return view_over(self._found(tensor), self._keep)
 
     def array(self, tensor: Tensor) -> Array:
-        """The output as an array, without a copy. Not for BYTES: parse a copy of `view`."""
+        """The output as an array, without a copy; one in GPU memory as a DeviceArray.
+
+        Not for BYTES: parse a copy of `view`.
+        """
+        device = self._devices.get(tensor.name)
+        if device is not None:
+            found: Any = device.array(tensor.datatype, tensor.shape, tensor.offset)
+            return cast("Array", found)
         view = self._found(tensor)
         return array_over(view, tensor.datatype, tensor.shape, keep=self._keep)
 
+    def is_on_device(self, tensor: Tensor) -> bool:
+        return tensor.name in self._devices
+
     def _found(self, tensor: Tensor) -> memoryview:
         found = self._views.get(tensor.name)
+        if found is None and tensor.name in self._devices:
+            raise on_device(tensor)
         if found is None:
             raise RequestError(
                 f"output {tensor.name!r} lies in region {tensor.region}, which this client has not "
                 "mapped; read it where you created that region"
             )
         return found
+
+
+def on_device(tensor: Tensor) -> RequestError:
+    """For who asks for the bytes of an output in GPU memory."""
+    return RequestError(
+        f"output {tensor.name!r} lies in GPU memory and has no bytes here; take it by its name,"
+        " result[name], as an array there"
+    )
 
 
 class SessionMemory:
@@ -70,6 +102,7 @@ class SessionMemory:
         self._next_id = itertools.count(1).__next__
         self._pool: Pool | None = None
         self._own: dict[int, Mapping] = {}
+        self._devices: dict[int, DeviceMemory] = {}
         self._lent = Mappings(writable=False)
         self._ended: deque[tuple[Lease, ...]] = deque()
 
@@ -89,19 +122,31 @@ class SessionMemory:
 
         Raises RequestError when it cannot be mapped or is one of naiad's.
         """
-        if len(self._own) >= OWN_REGIONS_MAX:
-            raise Unavailable(
-                f"{len(self._own)} regions of your own are registered, at most {OWN_REGIONS_MAX};"
-                " forget some",
-                code=Code.BUDGET_EXCEEDED,
-            )
+        self._check_room()
         region = describe(key).region._replace(id=self._next_id())
         mapping = Mapping.open(region, writable=True, foreign=True)
         self._own[region.id] = mapping
         return region, mapping.slice(0, region.size, writable=True)
 
+    def _check_room(self) -> None:
+        count = len(self._own) + len(self._devices)
+        if count >= OWN_REGIONS_MAX:
+            raise Unavailable(
+                f"{count} regions of your own are registered, at most {OWN_REGIONS_MAX};"
+                " forget some",
+                code=Code.BUDGET_EXCEEDED,
+            )
+
+    def own_device(self, region: Region, memory: DeviceMemory) -> Region:
+        """The user's own GPU memory, to be registered under the id that this returns it with."""
+        self._check_room()
+        region = region._replace(id=self._next_id())
+        self._devices[region.id] = memory
+        return region
+
     def forget(self, region_id: int) -> None:
-        """The user's own segment is registered no longer; views that live keep it mapped."""
+        """The user's own region is registered no longer; views that live keep it."""
+        self._devices.pop(region_id, None)
         mapping = self._own.pop(region_id, None)
         if mapping is not None:
             mapping.close()
@@ -141,11 +186,15 @@ class SessionMemory:
             keep = Keeper(partial(self._ended.append, leases), keep)
         self._lent.define(arenas)
         views = {}
+        devices = {}
         for tensor in shared:
+            if tensor[3] != _LEASE and tensor[4] in self._devices:
+                devices[tensor[0]] = self._devices[tensor[4]]
+                continue
             view = self._mapped(tensor)
             if view is not None:
                 views[tensor[0]] = view
-        return SharedOutputs(views, keep)
+        return SharedOutputs(views, keep, devices)
 
     def _mapped(self, tensor: Tensor) -> memoryview | None:
         """The output's bytes; None for a region registered by name, which its creator reads."""
@@ -189,6 +238,6 @@ class SessionMemory:
         """Unlink the arena and unmap everything; what is still looked at stays mapped."""
         if self._pool is not None:
             self._pool.close()
-        for region_id in tuple(self._own):
+        for region_id in (*self._own, *self._devices):
             self.forget(region_id)
         self._lent.close()

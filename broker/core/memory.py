@@ -96,7 +96,7 @@ class Memory:
 
     def _forget(self, numbers: list[int]) -> set[Opened]:
         world = self._world
-        told = set()
+        told: set[Opened] = set()
         gone = set(numbers)
         for number in numbers:
             world.regions.pop(number, None)

@@ -3,13 +3,16 @@ exports, registered by stock clients, opened by real workers."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,11 @@ import pytest
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
+from naiad.client import AsyncClient, Client, DeviceArray, RequestError, Unavailable
+from naiad.shm.cuda.runtime import DRIVER_MODULE, RUNTIME_MODULE
 from naiad.testing.server import Server, serve
-from support import fake_cuda_ipc
+from support import fake_cuda_driver, fake_cuda_ipc
+from support.fake_cupy import Interfaced, values
 from support.front_door import Door, Given, GrpcDoor, HttpDoor, Refused, Shared
 from support.models import add_echo
 from support.planted import plant_cuda
@@ -242,3 +248,144 @@ def answered(door: Door) -> bool:
         if refused.code != "UNAVAILABLE":
             raise
         return False
+
+
+# --- naiad's own clients -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def cuda(memory: DeviceMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake is what this process finds as well."""
+    monkeypatch.setitem(sys.modules, RUNTIME_MODULE, fake_cuda_ipc)
+    monkeypatch.setitem(sys.modules, DRIVER_MODULE, fake_cuda_driver)
+
+
+@pytest.fixture
+def client(server: Server, cuda: None) -> Iterator[Client]:
+    with Client(server.run_dir) as client:
+        yield client
+
+
+def mapped_by(server: Server) -> set[str]:
+    """Names of the fake's device memory that processes of the server have open."""
+    found = set()
+    for pid in server.pids.values():
+        with suppress(OSError):
+            maps = Path(f"/proc/{pid}/maps").read_text()
+            found |= {line.rpartition("/")[2] for line in maps.splitlines() if "/device/" in line}
+    return found
+
+
+def test_arrays_of_other_libraries_are_shared_and_come_back(server: Server, client: Client) -> None:
+    array = Interfaced(VALUES, offset=100)
+    region = client.attach_cuda(array)
+    assert region.array is array
+    outputs = client.cuda_region(256)
+    result = client.infer("echo", [region.input("INPUT0")], {"OUTPUT0": outputs.place(64)})
+    found: Any = result["OUTPUT0"]
+    assert isinstance(found, DeviceArray)
+    assert (found.shape, found.address - outputs.memory.address) == ((16,), 64)
+    np.testing.assert_array_equal(values(found), VALUES)
+    np.testing.assert_array_equal(values(outputs.tensor("FP32", (16,), 64)), VALUES)
+    with pytest.raises(RequestError, match="lies in GPU memory and has no bytes here"):
+        _ = result.outputs
+    again = client.infer("echo", [region.input("INPUT0", "FP32", (4,), 16)])
+    np.testing.assert_array_equal(again["OUTPUT0"], VALUES[4:8])
+    assert len(mapped_by(server)) == 2
+    client.detach(region)
+    assert len(mapped_by(server)) == 1
+    client.detach(outputs)
+    assert mapped_by(server) == set()
+    with pytest.raises(RequestError, match="is not registered by this client"):
+        client.infer("echo", [region.input("INPUT0")])
+
+
+def test_workers_wait_for_the_event_of_who_writes(server: Server, client: Client) -> None:
+    region = client.cuda_region(64, event=True)
+    stream = fake_cuda_ipc.cudaStreamCreateWithPriority(1, 0)[1]
+    may_write = threading.Event()
+
+    def kernel() -> None:
+        assert may_write.wait(30)
+        ctypes.memmove(region.memory.address, BYTES, 64)
+
+    stream.add(kernel)
+    region.written(int(stream))
+    pending = client.submit("echo", [region.input("INPUT0", "FP32", (16,))])
+    wait_until(lambda: bool(mapped_by(server)), "the worker at its input")
+    assert not pending.done()
+    may_write.set()
+    np.testing.assert_array_equal(pending.result(30)["OUTPUT0"], VALUES)
+    client.detach(region)
+
+
+def test_without_an_event_written_waits_itself(client: Client) -> None:
+    region = client.cuda_region(64)
+    stream = fake_cuda_ipc.cudaStreamCreateWithPriority(1, 0)[1]
+    stream.add(lambda: ctypes.memmove(region.memory.address, BYTES, 64))
+    region.written(int(stream))
+    np.testing.assert_array_equal(values(region.tensor("FP32", (16,))), VALUES)
+
+
+def test_the_asyncio_client_shares_arrays_too(server: Server, cuda: None) -> None:
+    async def asked() -> Any:
+        async with AsyncClient(server.run_dir) as client:
+            region = await client.attach_cuda(Interfaced(VALUES))
+            outputs = await client.cuda_region(64, event=True)
+            place = {"OUTPUT0": outputs.place()}
+            result = await client.infer("echo", [region.input("INPUT0")], place)
+            found = values(result["OUTPUT0"])
+            await client.detach(region)
+            await client.detach(outputs)
+            return found
+
+    np.testing.assert_array_equal(asyncio.run(asked()), VALUES)
+    assert mapped_by(server) == set()
+
+
+NATIVE = """
+import sys
+from naiad.shm.cuda.runtime import DRIVER_MODULE, RUNTIME_MODULE
+from support import fake_cuda_driver, fake_cuda_ipc
+sys.modules[RUNTIME_MODULE], sys.modules[DRIVER_MODULE] = fake_cuda_ipc, fake_cuda_driver
+from naiad.client import Client
+client = Client(sys.argv[1])
+region = client.cuda_region(4096)
+client.infer("echo", [region.input("INPUT0", "FP32", (16,))])
+print("answered", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_memory_of_a_killed_client_is_closed(server: Server, cuda: None) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", NATIVE, str(server.run_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"answered\n"
+        assert len(mapped_by(server)) == 1
+        owner.kill()
+    wait_until(lambda: not mapped_by(server), "its memory closed")
+
+
+def test_what_there_is_not_is_refused(client: Client) -> None:
+    for refused, text in (
+        (lambda: client.cuda_region(0), "size of a region"),
+        (lambda: client.cuda_region(64, 1), "number of a GPU, 0 to 0"),
+        (lambda: client.attach_cuda(VALUES), "ordinary memory are given by name"),
+        (lambda: client.attach_cuda(Interfaced(np.empty(0, np.float32))), "no memory to share"),
+        (lambda: client.cuda_region(64).place(1, 64), "do not fit a region of 64 bytes"),
+        (lambda: client.cuda_region(64).input("x"), "expected a datatype and a shape"),
+    ):
+        with pytest.raises(RequestError, match=text):
+            refused()
+    with pytest.raises(Unavailable, match="no GPU memory of"):
+        client.cuda_region(1 << 40)
+    array = Interfaced(VALUES)
+    array.__cuda_array_interface__["data"] = (array.address, True)
+    read_only = client.attach_cuda(array)
+    with pytest.raises(RequestError, match="this one is read-only"):
+        read_only.place()
