@@ -7,9 +7,9 @@ what is compiled from its config; knows no socket.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic_ns
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from naiad.config.faults import without_roots
 from naiad.config.model import ModelConfig
@@ -46,6 +46,14 @@ class ExecutedBatch(NamedTuple):
     frames: list[Buffer]
 
 
+class ReadBatch(NamedTuple):
+    """A batch whose requests were read; those not among them have their results."""
+
+    batch: ReceivedBatch
+    requests: list[ModelRequest]
+    results: list[BatchResult]
+
+
 class Execution:
     """One loaded model instance, ready to run batches one after the other."""
 
@@ -73,6 +81,17 @@ class Execution:
         self._splits = 0
         uuid = instance.gpu_uuid
         self._gpu = GpuHealth(instance.name, uuid) if uuid else None
+        self._abandoned: set[Key] = set()
+        self._ahead: ReadBatch | None = None
+        """The batch that the backend brings to its device while it executes another."""
+        self._find_next: Callable[[], ReceivedBatch | None] | None = None
+
+    def overlap(self, find_next: Callable[[], ReceivedBatch | None]) -> None:
+        """Let a backend that can do so ask, while it executes, for the batch that comes next."""
+        overlap = getattr(self.backend, "overlap", None)
+        if overlap is not None:
+            self._find_next = find_next
+            overlap(self._stage_next, self._begin_ahead)
 
     def run(self, batch: ReceivedBatch, abandoned: set[Key]) -> ExecutedBatch:
         """Execute a batch; requests in `abandoned` are answered as cancelled without being run.
@@ -82,8 +101,8 @@ class Execution:
         started_ns = monotonic_ns()
         self._page.begin(batch.id, started_ns)
         self._splits = 0
-        results = [_PENDING] * len(batch.requests)
-        requests = self._read(batch, abandoned, results)
+        self._abandoned = abandoned
+        _, requests, results = self._taken(batch)
         read_ns = monotonic_ns()
         responses = self._execute(requests, batch) if requests else ()
         executed_ns = monotonic_ns()
@@ -98,12 +117,50 @@ class Execution:
         self._lender.end(request.session, request.id)
         self._log.line(f"request {request.label or '-'}: {error.message}")
 
-    def _read(
-        self, batch: ReceivedBatch, abandoned: set[Key], results: list[BatchResult]
-    ) -> list[ModelRequest]:
-        """The requests to run; the others have their result already."""
+    def drop_ahead(self, waiting: Collection[ReceivedBatch]) -> None:
+        """Let go of the batch that was to be next, if it is not among those that wait."""
+        ahead = self._ahead
+        if ahead is not None and all(batch is not ahead.batch for batch in waiting):
+            self._ahead = None
+            self._unstage()
+
+    def _stage_next(self) -> None:
+        """Asked by the backend, again and again, while its device executes."""
+        find_next = self._find_next
+        if self._ahead is not None or find_next is None:
+            return
+        batch = find_next()
+        if batch is None:
+            return
+        self._ahead = ahead = self._read(batch)
+        if ahead.requests:
+            backend: Any = self.backend
+            backend.stage(ahead.requests)
+
+    def _begin_ahead(self) -> None:
+        """The device begins the next batch: from here on a fault of the device is its doing."""
+        if self._ahead is not None:
+            self._page.begin(self._ahead.batch.id, monotonic_ns())
+
+    def _unstage(self) -> None:
+        backend: Any = self.backend
+        backend.unstage()
+
+    def _taken(self, batch: ReceivedBatch) -> ReadBatch:
+        """The batch as it was read ahead, unless some of it is not to be executed any more."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return self._read(batch)
+        keys = [(request.session, request.id) for request in batch.requests]
+        if ahead.batch is batch and self._abandoned.isdisjoint(keys):
+            return ahead
+        self._unstage()
+        return self._read(batch)
+
+    def _read(self, batch: ReceivedBatch) -> ReadBatch:
         requests = []
-        read = self._reader.read
+        results = [_PENDING] * len(batch.requests)
+        abandoned, read = self._abandoned, self._reader.read
         for index, request in enumerate(batch.requests):
             if abandoned and (request.session, request.id) in abandoned:
                 results[index] = BatchResult(_CANCELLED, ())
@@ -112,7 +169,7 @@ class Execution:
                 requests.append(read(request, batch))
             except NaiadError as fault:
                 results[index] = BatchResult(fault.wire(), ())
-        return requests
+        return ReadBatch(batch, requests, results)
 
     def _execute(
         self, requests: Sequence[ModelRequest], batch: ReceivedBatch

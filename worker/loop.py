@@ -42,6 +42,8 @@ IDLE_POLL_MS: Final = 30_000
 """Between two looks at whether the output arena should shrink."""
 CANCEL_POLL_S: Final = 0.001
 """Least time between two looks at the socket for the sake of is_cancelled."""
+STAGE_POLL_S: Final = 0.0002
+"""The same, for the batch that a device could be given while it executes another."""
 
 
 class Slot(NamedTuple):
@@ -314,7 +316,7 @@ class WorkerLoop:
             self._send(*self._loaded)
 
     def _prepare(self, model: LoadedModel) -> Execution:
-        return Execution(
+        execution = Execution(
             model.backend,
             model.instance,
             model.config,
@@ -323,6 +325,8 @@ class WorkerLoop:
             is_cancelled=self._is_cancelled,
             lender=self._lender(),
         )
+        execution.overlap(self._find_next)
+        return execution
 
     def _lender(self) -> OutputArena:
         if self._arena is None:
@@ -361,6 +365,7 @@ class WorkerLoop:
         # Only now: what a model broke (descriptors it closed, memory it wrote over) may end the
         # process on the way here, and that is this batch's doing as well.
         self._page.end()
+        execution.drop_ahead(self._held.waiting)
         if self._regions.is_leaving:
             self._say_forgotten(self._regions.sweep())
         if self._stopping is not None:
@@ -424,3 +429,24 @@ class WorkerLoop:
             finally:
                 self._transport.lock.release()
         return request in self._held.abandoned
+
+    def _find_next(self) -> ReceivedBatch | None:
+        """Asked while a device executes: the batch that comes next, if it is here."""
+        now = monotonic()
+        held = self._held
+        if not self._transport.lock.acquire(blocking=False):
+            return None
+        try:
+            if (
+                not held.waiting
+                and now - self._looked_at >= STAGE_POLL_S
+                and not self._transport.is_broken
+            ):
+                self._looked_at = now
+                self._receive(0)
+            return held.waiting[0] if held.waiting else None
+        except Stopping as stopping:  # not through the backend's own code
+            self._stopping = stopping
+            return None
+        finally:
+            self._transport.lock.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+import naiad
 from naiad.worker.backends.base import ModelInstance
 from naiad.worker.backends.tensorrt.backend import TensorRTBackend
 from support import fake_cudart, fake_trt
@@ -63,6 +65,21 @@ def expected(directory: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     )
     names = [node.name for node in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+PLANTED = "import sys\nfrom support import {0}\nsys.modules[__name__] = {0}\n"
+
+
+def plant(folder: Path) -> str:
+    """A PYTHONPATH on which the fakes are found before any real package."""
+    bindings = folder / "cuda" / "bindings"
+    bindings.mkdir(parents=True)
+    for package in (bindings.parent, bindings):
+        (package / "__init__.py").touch()
+    (bindings / "runtime.py").write_text(PLANTED.format("fake_cudart"))
+    (folder / "tensorrt.py").write_text(PLANTED.format("fake_trt"))
+    source = Path(naiad.__file__).parent.parent
+    return os.pathsep.join(map(str, (folder, source, Path(__file__).parents[1])))
 
 
 # --- Models ------------------------------------------------------------------------------------

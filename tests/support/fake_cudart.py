@@ -2,7 +2,8 @@
 
 Device memory is host memory of its own kind: copies are checked against what is allocated, and new
 memory is full of POISON. Streams are threads that work in order, so that whoever does not wait sees
-it. `device` is the one GPU: tests set what it has, and what goes wrong. Held to the real module's
+it. `device` is the one GPU: tests set what it has, and what goes wrong; of other processes they see
+the copies in the file FAKE_CUDART_JOURNAL. Held to the real module's
 signatures by tests/contract/backends/test_cuda_api.py. One long file, as what it stands in for is
 one module.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import os
 import queue
 import threading
 from collections import Counter
@@ -154,6 +156,8 @@ class Device:
         """Those of both kinds that were not destroyed."""
         self.copies: list[tuple[str, int, int]] = []
         """("in" or "out", address on the host, bytes) of each, in the order of their calls."""
+        self.moves: list[int] = []
+        """The bytes of each copy that was done."""
         self._failures: dict[str, list[tuple[int, int]]] = {}
         self._numbers = itertools.count(1000)
 
@@ -439,6 +443,11 @@ def cudaMemcpyAsync(
 def _move(target: int, source: int | bytes, count: int) -> None:
     if not device.sticky:
         ctypes.memmove(target, source, count)
+        device.moves.append(count)
+        journal = os.environ.get("FAKE_CUDART_JOURNAL")
+        if journal:
+            with open(journal, "a") as file:
+                file.write(f"{count}\n")
 
 
 def cudaGetLastError() -> tuple[cudaError_t]:

@@ -269,6 +269,7 @@ class IExecutionContext:
     def __init__(self, engine: ICudaEngine) -> None:
         self.engine = engine
         self.active_optimization_profile = -1
+        self.executions = 0
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
@@ -337,6 +338,7 @@ class IExecutionContext:
 
     def execute_async_v3(self, stream_handle: int) -> bool:
         stream = fake_cudart.device.streams[stream_handle]
+        self.executions += 1
         if fake_cudart.device.last:
             return self._error("enqueueV3: Error Code 1: Cuda Runtime (an error is pending)")
         for name in self.engine._nodes:

@@ -117,11 +117,16 @@ class FakeWorkerBroker:
         return Heard(message, payload)
 
     def send_load(
-        self, config: dict[str, Any] | None = None, *, directory: str = "/nowhere", threads: int = 0
+        self,
+        config: dict[str, Any] | None = None,
+        *,
+        directory: str = "/nowhere",
+        threads: int = 0,
+        kind: str = "KIND_CPU",
     ) -> None:
         config = IDENTITY_CONFIG if config is None else config
         name = config["name"]
-        load = m.Load(7, name, 1, f"{name}_0", directory, "KIND_CPU", 0, threads, True)
+        load = m.Load(7, name, 1, f"{name}_0", directory, kind, 0, threads, True)
         self.send(load, [json.dumps(config).encode()])
 
     def send_batch(

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import naiad
 from naiad.client import Client
 from naiad.testing.server import Server, serve
 from naiad.worker.exit_codes import ExitCode
-from support.engines import AFFINE, put_plan, random, write_affine
+from support.engines import AFFINE, plant, put_plan, random, write_affine
 from support.waiting import wait_until
-
-ROOT = Path(__file__).resolve().parents[2]
-PLANTED = "import sys\nfrom support import {0}\nsys.modules[__name__] = {0}\n"
-
-
-def plant(folder: Path) -> str:
-    """A PYTHONPATH on which the fakes are found before any real package."""
-    bindings = folder / "cuda" / "bindings"
-    bindings.mkdir(parents=True)
-    for package in (bindings.parent, bindings):
-        (package / "__init__.py").touch()
-    (bindings / "runtime.py").write_text(PLANTED.format("fake_cudart"))
-    (folder / "tensorrt.py").write_text(PLANTED.format("fake_trt"))
-    source = Path(naiad.__file__).parent.parent
-    return os.pathsep.join(map(str, (folder, source, ROOT / "tests")))
 
 
 @pytest.fixture

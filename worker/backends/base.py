@@ -180,3 +180,26 @@ class Bounded(Protocol):
     def bound_growth(self, size: int) -> None:
         """Called once, after the warm-up: take no more than this many bytes in addition."""
         ...
+
+
+class Overlapping(Backend, Protocol):
+    """A backend that can bring the next batch to its device while it executes one."""
+
+    def overlap(self, meanwhile: Callable[[], None], ahead: Callable[[], None]) -> None:
+        """Called once, before the first batch. During `execute`, while the device works, the
+        backend calls `meanwhile` again and again, which may call `stage`; and `ahead` just before
+        it lets the device begin what is staged.
+        """
+        ...
+
+    def stage(self, batch: Sequence[ModelRequest]) -> None:
+        """The batch that will be executed next: the very same list of requests.
+
+        Raises nothing: what is wrong with it is told when it is executed. Nothing of its results
+        may be written to the memory of others before.
+        """
+        ...
+
+    def unstage(self) -> None:
+        """What was staged is not executed here after all: let go of it."""
+        ...

@@ -484,3 +484,81 @@ def test_an_exception_without_a_text_fails_its_request_alone() -> None:
     )
     assert [result.error is None for result in done.results] == [True, False, True]
     assert "Odd'>: (its text cannot be had" in str(done.results[1].error)
+
+
+class Overlapping(ScriptedBackend):
+    """Asks for the next batch while it executes one, and lets it begin ahead."""
+
+    def __init__(self) -> None:
+        super().__init__(echo)
+        self.staged: Any = None
+        self.taken: list[bool] = []
+        self.unstaged = 0
+
+    def overlap(self, meanwhile: Any, ahead: Any) -> None:
+        self.meanwhile, self.ahead = meanwhile, ahead
+
+    def stage(self, batch: Any) -> None:
+        self.staged = batch
+
+    def unstage(self) -> None:
+        self.staged = None
+        self.unstaged += 1
+
+    def execute(self, batch: Any) -> Any:
+        self.taken.append(batch is self.staged)
+        for _ in range(2):
+            self.meanwhile()
+        self.ahead()
+        return super().execute(batch)
+
+
+def overlapping(waiting: list[Any]) -> tuple[Overlapping, Any]:
+    backend = Overlapping()
+    execution = execution_of(backend, CONFIG)
+    execution.overlap(lambda: waiting[0] if waiting else None)
+    return backend, execution
+
+
+def test_the_next_batch_is_read_and_staged_while_one_is_executed() -> None:
+    first, second = (batch_of([fp32(n)], [bytes([n]) * 16])._replace(id=n) for n in (1, 2))
+    backend, execution = overlapping([second])
+    execution.run(first, set())
+    assert [request.label for request in backend.staged] == ["r2"]
+    done = execution.run(second, set())
+    assert backend.taken == [False, True]
+    assert bytes(done.frames[0]) == bytes([2]) * 16
+    assert backend.unstaged == 0
+
+
+def test_the_page_names_the_batch_that_the_device_began_last() -> None:
+    first, second = (batch_of([fp32(n)], [bytes(16)])._replace(id=n) for n in (1, 2))
+    _, execution = overlapping([second])
+    began: list[int] = []
+    execution._page.begin = lambda batch, now_ns: began.append(batch)
+    execution.run(first, set())
+    assert began == [1, 2]
+
+
+def test_a_request_that_is_abandoned_after_it_was_staged_is_not_executed() -> None:
+    first, second = batch_of([fp32(1)], [bytes(16)]), batch_of([fp32(2), fp32(3)], [bytes(16)])
+    backend, execution = overlapping([second])
+    execution.run(first, set())
+    done = execution.run(second, {(1, 2)})
+    assert [result.error is None for result in done.results] == [False, True]
+    assert backend.unstaged == 1
+    assert backend.sizes == [1, 1]
+
+
+def test_a_staged_batch_that_was_given_back_is_let_go() -> None:
+    first, second = (batch_of([fp32(n)], [bytes(16)]) for n in (1, 2))
+    waiting = [second]
+    backend, execution = overlapping(waiting)
+    execution.run(first, set())
+    execution.drop_ahead(waiting)
+    assert backend.unstaged == 0
+    execution.drop_ahead([])
+    assert backend.unstaged == 1
+    waiting.clear()
+    execution.run(first, set())
+    assert backend.taken == [False, False]

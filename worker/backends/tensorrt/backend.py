@@ -204,8 +204,9 @@ class TensorRTBackend:
 
     def overlap(self, meanwhile: Callable[[], None], ahead: Callable[[], None]) -> None:
         """As base.Overlapping has it."""
-        self._meanwhile = meanwhile
-        self._ahead = ahead
+        if len(self._sets) > 1:
+            self._meanwhile = meanwhile
+            self._ahead = ahead
 
     def stage(self, batch: Sequence[ModelRequest]) -> None:
         """Bring the next batch to the device; one whose shapes differ only in part."""

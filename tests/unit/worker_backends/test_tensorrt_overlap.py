@@ -1,0 +1,294 @@
+"""The next batch comes to the device while one is executed, and nobody's results are others'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from naiad.protocol.errors import ModelError, RequestError
+from naiad.worker.backends.base import InstanceLost, ModelRequest
+from naiad.worker.backends.tensorrt import memory
+from support import engines, fake_cudart
+from support.backend_requests import Served, place
+from support.engines import AFFINE, load, put_plan, random
+from support.waiting import wait_until
+
+Batch = Sequence[ModelRequest]
+
+
+class Worker:
+    """What the worker's loop does for the backend: `waiting` is the batch that came meanwhile."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.waiting: Batch | None = None
+        self.staged = 0
+        self.begun_ahead = 0
+        self.once_staged: Callable[[], None] = lambda: None
+        self.backend: Any = served.backend
+        self.backend.overlap(self._meanwhile, self._ahead)
+
+    def _meanwhile(self) -> None:
+        if self.waiting is not None:
+            self.backend.stage(self.waiting)
+            self.waiting = None
+            self.staged += 1
+            self.once_staged()
+
+    def _ahead(self) -> None:
+        self.begun_ahead += 1
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Path:
+    """While this file is there, kernels take their time."""
+    return tmp_path / "hold"
+
+
+@pytest.fixture
+def trip(tmp_path: Path) -> Path:
+    return tmp_path / "trip"
+
+
+@pytest.fixture
+def worker(tmp_path: Path, gpu: fake_cudart.Device, hold: Path, trip: Path) -> Worker:
+    directory = engines.write_affine(tmp_path / "affine")
+    return Worker(load(put_plan(directory, AFFINE, hold=str(hold), trip=str(trip))))
+
+
+def settled(gpu: fake_cudart.Device) -> None:
+    """Wait until the streams have nothing to do."""
+    wait_until(lambda: not any(one.pending for one in gpu.streams.values()), "idle streams")
+
+
+def check(array: Any, answer: Any) -> None:
+    np.testing.assert_array_equal(answer["y"], 2 * array + 1)
+
+
+def test_the_next_batch_is_there_before_the_first_is_executed(
+    worker: Worker, gpu: fake_cudart.Device, hold: Path
+) -> None:
+    served = worker.served
+    first, second = random(1, 4), random(3, 4, seed=2)
+    following = [served.request({"x": second})]
+    worker.waiting = following
+    copies = len(gpu.copies)
+    assert len(gpu.moves) == copies
+    hold.touch()
+
+    def once_staged() -> None:
+        wait_until(lambda: len(gpu.moves) == copies + 2, "both copies in, and none out")
+        hold.unlink()
+
+    worker.once_staged = once_staged
+    check(first, served.ask({"x": first}))
+    assert (worker.staged, worker.begun_ahead) == (1, 1)
+    check(second, served.answers(*following)[0])
+    kinds = [kind for kind, _, _ in gpu.copies[copies:]]
+    assert kinds == ["in", "out", "in", "out"]
+
+
+def test_the_next_batch_is_executed_ahead_and_its_results_wait_for_their_turn(
+    worker: Worker, gpu: fake_cudart.Device
+) -> None:
+    served = worker.served
+    array, own = random(2, 4, seed=3), place(32)
+    worker.waiting = following = [served.request({"x": array}, places={"y": own})]
+    served.ask({"x": random(1, 4)})
+    context = served.backend._paths[0].executor._context  # type: ignore[attr-defined]
+    assert context.executions == 3  # with the warm-up
+    settled(gpu)
+    assert not own.any()
+    (answer,) = served.answers(*following)
+    check(array, answer)
+    np.testing.assert_array_equal(own.view(np.float32).reshape(2, 4), 2 * array + 1)
+    assert context.executions == 3
+
+
+def test_what_is_staged_and_not_executed_is_let_go(worker: Worker) -> None:
+    served = worker.served
+    for _ in range(3):
+        worker.waiting = [served.request({"x": random(1, 4, seed=5)})]
+        check(random(1, 4), served.ask({"x": random(1, 4)}))
+        worker.backend.unstage()
+    assert worker.staged == 3
+    check(random(2, 4), served.ask({"x": random(2, 4)}))
+
+
+def test_another_batch_than_the_staged_one(worker: Worker) -> None:
+    served = worker.served
+    for seed in range(3):
+        worker.waiting = [served.request({"x": random(4, 4, seed=50)})]
+        array = random(2, 4, seed=seed)
+        check(array, served.ask({"x": array}))
+    assert worker.staged == 3
+
+
+def test_a_part_of_the_staged_batch(worker: Worker) -> None:
+    """When the other part was cancelled meanwhile."""
+    served = worker.served
+    arrays = [random(1, 4, seed=seed) for seed in range(2)]
+    worker.waiting = following = [served.request({"x": array}) for array in arrays]
+    served.ask({"x": random(1, 4, seed=9)})
+    check(arrays[1], served.answers(following[1])[0])
+
+
+def test_a_fault_of_the_next_batch_is_its_own(worker: Worker) -> None:
+    served = worker.served
+    bad = served.request({"x": random(2, 4)})
+    bad.inputs["x"].buffer = bad.inputs["x"].buffer[:8]
+    worker.waiting = following = [bad]
+    check(random(1, 4), served.ask({"x": random(1, 4)}))
+    assert worker.staged == 1
+    with pytest.raises(RequestError, match=r"expected 32 bytes for the shape \[2, 4\], got 8"):
+        served.answers(*following)
+    check(random(1, 4), served.ask({"x": random(1, 4)}))
+
+
+def test_a_shape_that_no_profile_admits_is_told_at_its_turn(worker: Worker) -> None:
+    served = worker.served
+    worker.waiting = following = [served.request({"x": random(9, 4)})]
+    served.ask({"x": random(1, 4)})
+    with pytest.raises(RequestError, match="to be between 1 and 8 but received 9"):
+        served.answers(*following)
+
+
+def test_a_failing_batch_does_not_harm_the_one_behind_it(
+    worker: Worker, gpu: fake_cudart.Device
+) -> None:
+    served = worker.served
+    array = random(2, 4, seed=4)
+    worker.waiting = following = [served.request({"x": array})]
+    worker.once_staged = lambda: gpu.fail("cudaEventQuery", 801)
+    with pytest.raises(ModelError, match="CUDA error 801"):
+        served.ask({"x": random(1, 4)})
+    assert worker.staged == 1
+    assert not any(stream.pending for stream in gpu.streams.values())
+    check(array, served.answers(*following)[0])
+
+
+def test_a_failing_launch_ahead_fails_the_batch_that_was_launched(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = worker.served
+    worker.waiting = following = [served.request({"x": random(2, 4)})]
+    path = served.backend._paths[0]  # type: ignore[attr-defined]
+    start = path.executor.start
+
+    def fail(stream: int) -> None:
+        raise ModelError("it does not start")
+
+    worker.once_staged = lambda: monkeypatch.setattr(path.executor, "start", fail)
+    check(random(1, 4), served.ask({"x": random(1, 4)}))
+    monkeypatch.setattr(path.executor, "start", start)
+    with pytest.raises(ModelError, match="it does not start"):
+        served.answers(*following)
+    check(random(1, 4), served.ask({"x": random(1, 4)}))
+
+
+def test_a_kernel_that_traps_ahead_ends_the_worker(worker: Worker, trip: Path) -> None:
+    served = worker.served
+    worker.waiting = following = [served.request({"x": random(2, 4)})]
+    begun = worker.backend._ahead
+
+    def ahead() -> None:
+        begun()
+        trip.touch()
+
+    worker.backend._ahead = ahead
+
+    def both() -> None:
+        served.ask({"x": random(1, 4)})
+        served.answers(*following)
+
+    with pytest.raises(InstanceLost, match="CUDA error 719"):
+        both()
+    assert worker.begun_ahead == 1
+
+
+def test_groups_of_one_batch_overlap(tmp_path: Path, gpu: fake_cudart.Device) -> None:
+    hold = tmp_path / "hold"
+    profiles = [{"image": [[1, 3, 4, 4], [2, 3, 8, 8], [4, 3, 16, 16]]}]
+    directory = put_plan(engines.write_blur(tmp_path / "blur"), profiles, hold=str(hold))
+    served = load(directory)
+    images = [random(1, 3, size, size) for size in (4, 8, 4)]
+    requests = [served.request({"image": image}) for image in images]
+    before = len(gpu.copies)
+    stage = served.backend._pipeline.stage  # type: ignore[attr-defined]
+
+    def staged(piece: Any) -> None:
+        stage(piece)
+        wait_until(lambda: len(gpu.moves) == before + 2, "a copy in of each group")
+        hold.unlink()
+
+    served.backend._pipeline.stage = staged  # type: ignore[attr-defined]
+    hold.touch()
+    answers = served.answers(*requests)
+    kinds = [kind for kind, _, _ in gpu.copies[before:]]
+    assert kinds == ["in", "out", "in", "out"]
+    for image, answer in zip(images, answers, strict=True):
+        want = engines.expected(directory, {"image": image})["out"]
+        np.testing.assert_allclose(answer["out"], want, rtol=1e-5, atol=1e-6)
+
+
+def test_without_late_batches_one_set_of_buffers_is_enough(
+    tmp_path: Path, gpu: fake_cudart.Device
+) -> None:
+    off = {"parameters": {"naiad.late_batch": {"string_value": "false"}}}
+    worker = Worker(load(put_plan(engines.write_affine(tmp_path / "affine"), AFFINE), off))
+    assert gpu.used == 2 * memory.BUFFER_BYTES_MIN
+    worker.waiting = [worker.served.request({"x": random(1, 4)})]
+    check(random(2, 4), worker.served.ask({"x": random(2, 4)}))
+    assert worker.staged == 0
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    device = fake_cudart.reset()
+    folder: Path = tmp_path_factory.mktemp("engines") / "affine"
+    yield Worker(load(put_plan(engines.write_affine(folder), AFFINE), {"max_batch_size": 8}))
+    device.close()
+
+
+steps = st.tuples(
+    st.lists(st.integers(1, 3), min_size=1, max_size=2),
+    st.sampled_from(["staged", "alone", "given back"]),
+    st.booleans(),
+)
+
+
+@given(st.lists(steps, min_size=2, max_size=8), st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_whatever_is_staged_everybody_gets_his_own_rows(
+    shared: Worker, story: list[tuple[list[int], str, bool]], seed: int
+) -> None:
+    numbers = np.random.default_rng(seed)
+    served = shared.served
+    arrays = [
+        [numbers.standard_normal((rows, 4)).astype(np.float32) for rows in batch]
+        for batch, _, _ in story
+    ]
+    places = [[place(array.nbytes) for array in batch] for batch in arrays]
+    batches = [
+        [
+            served.request({"x": array}, places={"y": own} if has_place else {})
+            for array, own in zip(batch, of_batch, strict=True)
+        ]
+        for batch, of_batch, (_, _, has_place) in zip(arrays, places, story, strict=True)
+    ]
+    for number, batch in enumerate(batches):
+        if number + 1 < len(batches) and story[number + 1][1] != "alone":
+            shared.waiting = batches[number + 1]
+        answers = served.answers(*batch)
+        for array, own, answer in zip(arrays[number], places[number], answers, strict=True):
+            check(array, answer)
+            if story[number][2]:
+                np.testing.assert_array_equal(own.view(np.float32).ravel(), answer["y"].ravel())
+        if number + 1 < len(batches) and story[number + 1][1] == "given back":
+            shared.backend.unstage()
