@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ class Worker:
         self.staged = 0
         self.begun_ahead = 0
         self.once_staged: Callable[[], None] = lambda: None
-        self.backend: Any = served.backend
+        self.backend = cast("Any", served.backend)
         self.backend.overlap(self._meanwhile, self._ahead)
 
     def _meanwhile(self) -> None:
