@@ -28,6 +28,8 @@ EAGER: Final = {"CUDA_MODULE_LOADING": "EAGER"}
 DAEMON: Final = "nvidia-cuda-mps-control"
 DAEMON_SECONDS_MAX: Final = 10.0
 POLL_SECONDS: Final = 0.05
+SETTLE_SECONDS: Final = 0.2
+SETTLE_SECONDS_MAX: Final = 3.0
 
 
 def measure(options: Options) -> Iterator[Row]:
@@ -47,10 +49,20 @@ def measure(options: Options) -> Iterator[Row]:
 
 def _taken(gpu: Gpu, environment: Mapping[str, str]) -> int:
     """Bytes that are gone while one more process has a context."""
-    before = gpu.call("cudaMemGetInfo")[0]
+    before = _settled(gpu)
     with Peer("empty-worker", environment) as peer:
         peer.ask("start")
         return int(before - gpu.call("cudaMemGetInfo")[0])
+
+
+def _settled(gpu: Gpu) -> int:
+    """What is free once the process before this one has given all of its memory back."""
+    end = monotonic() + SETTLE_SECONDS_MAX
+    free, before = int(gpu.call("cudaMemGetInfo")[0]), -1
+    while free != before and monotonic() < end:
+        sleep(SETTLE_SECONDS)
+        free, before = int(gpu.call("cudaMemGetInfo")[0]), free
+    return free
 
 
 def _under_mps(gpu: Gpu, what: str) -> Row:

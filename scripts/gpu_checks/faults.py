@@ -16,6 +16,7 @@ from naiad.worker.backends.base import InstanceLost
 from naiad.worker.backends.tensorrt.cuda import STICKY_ERRORS, Cuda
 
 COUNT: Final = 1024
+TOLD_CHARS_MAX: Final = 70
 
 
 def prove(options: Options) -> Iterator[Row]:
@@ -40,7 +41,7 @@ def _out_of_memory(cuda: Cuda, size: int) -> Row:
         cuda.allocate(size, "a test")
     except ModelError as error:
         is_told = "out of GPU memory" in error.message and str(size) in error.message
-        return rows.holds(what, is_told, rows.shortened(error.message), reason="other words")
+        return rows.holds(what, is_told, _begun(error.message), reason=error.message)
     return rows.failed(what, "they were given")
 
 
@@ -59,11 +60,15 @@ def _trapped(gpu: Gpu, cuda: Cuda) -> Iterator[Row]:
     try:
         cuda.call("cudaMemGetInfo")
     except InstanceLost as lost:
-        yield rows.holds(what, True, rows.shortened(str(lost)))
+        yield rows.holds(what, True, _begun(str(lost)))
     except ModelError as error:
         yield rows.failed(what, f"only the call fails: {error.message}")
     else:
         yield rows.failed(what, "the next call works")
+
+
+def _begun(text: str) -> str:
+    return f"{text[:TOLD_CHARS_MAX]} ..."
 
 
 def neighbour() -> Generator[Any, Any, None]:

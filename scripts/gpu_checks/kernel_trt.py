@@ -96,12 +96,14 @@ class ICudaEngine:
         self.logger = logger
         self.gpu = Gpu()
         self.kernels = Kernels(self.gpu)
+        self._stream = self.gpu.stream()
         self.stamps = self.gpu.malloc(STAMPS_BYTES) if told["stamps"] else 0
         self.forget_stamps()
 
     def forget_stamps(self) -> None:
         if self.stamps:
-            self.gpu.call("cudaMemset", self.stamps, 0, STAMPS_BYTES)
+            self.gpu.call("cudaMemsetAsync", self.stamps, 0, STAMPS_BYTES, self._stream)
+            self.gpu.finish(self._stream)
 
     def get_tensor_name(self, index: int) -> str:
         return "xy"[index]

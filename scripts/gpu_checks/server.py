@@ -38,6 +38,8 @@ BUSY_US: Final = 200.0
 MANY: Final = 500
 LATENCY_CALLS: Final = 300
 UUID_BYTES: Final = 16
+UNREGISTERED: Final = "is not registered with CUDA"
+"""What the backend says once, when it goes on without."""
 ANSWER_SECONDS_MAX: Final = 30.0
 PLANTED: Final = (
     "import sys\nfrom gpu_checks import kernel_trt\nsys.modules[__name__] = kernel_trt\n"
@@ -86,6 +88,16 @@ def prove(options: Options) -> Iterator[Row]:
             measured = f"{MANY - wrong} of {MANY}"
             yield rows.holds(f"{MANY} requests at once: 2x + 1", not wrong, measured)
             yield rows.told("and their rate", MANY / seconds, "requests/s")
+            large = _random(ROWS_MAX, MANY)
+            equal = np.array_equal(client.infer("kernel", {"x": large})["y"], 2 * large + 1)
+            yield rows.holds(
+                f"a request of {large.nbytes >> 10} KiB, in shared memory",
+                equal,
+                "equal" if equal else "not so",
+            )
+            fault = next((line for line in server.log.splitlines() if UNREGISTERED in line), "")
+            what = "the worker registered the client's memory"
+            yield rows.holds(what, not fault, "no warning", reason=fault)
             calls = []
             for _ in range(LATENCY_CALLS):
                 begin = perf_counter()

@@ -34,6 +34,7 @@ STEPS: Final = (
     Step("rates", "host_memory:measure", 60, "copies of a segment are as fast as pinned ones"),
     Step("ipc", "between_processes:prove", 40, "memory and events are shared by processes"),
     Step("streams", "order:streams", 30, "streams run side by side, and in order by events"),
+    Step("waiting", "waiting:measure", 40, "the end of an execution is seen soon, and cheaply"),
     Step("overlap", "order:overlap", 40, "copies run beside the execution"),
     Step("graphs", "order:graphs", 30, "a captured graph gives the same, sooner"),
     Step("data-path", "data_path:prove", 60, "naiad's backend gives each request its own rows"),

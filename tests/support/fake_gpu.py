@@ -55,13 +55,6 @@ def cudaRuntimeGetVersion() -> Any:
 
 
 @cudart._call(0)
-def cudaMemset(devPtr: int, value: int, count: int) -> Any:
-    if not cudart.device.holds(devPtr, count):
-        return cudart.cudaError_t.cudaErrorInvalidValue
-    ctypes.memset(devPtr, value, count)
-
-
-@cudart._call(0)
 def cudaMemsetAsync(devPtr: int, value: int, count: int, stream: Any) -> Any:
     if not cudart.device.holds(devPtr, count):
         return cudart.cudaError_t.cudaErrorInvalidValue

@@ -104,7 +104,6 @@ NOTHING = [
     lambda: runtime.cudaMemcpyAsync(
         1, 2, 3, runtime.cudaMemcpyKind.cudaMemcpyHostToDevice, runtime.cudaStream_t(5)
     ),
-    lambda: runtime.cudaMemset(1, 0, 5),
     lambda: runtime.cudaMemsetAsync(1, 0, 5, runtime.cudaStream_t(4)),
     lambda: runtime.cudaFree(0),
     lambda: runtime.cudaHostAlloc(100, runtime.cudaHostAllocDefault),
