@@ -184,6 +184,11 @@ def _instances(config: ModelConfig) -> Iterator[str]:
         where = f"instance_group[{index}]"
         if group.passive:
             yield f"{where}.passive: instances that serve nothing are {RELEASE}; remove the group"
+        if group.kind == "KIND_MODEL" and config.naiad.gpu_memory_limit_mb:
+            yield (
+                f"{where}: with KIND_MODEL the model chooses its GPUs itself, and nothing holds it "
+                "to naiad.gpu_memory_limit_mb; write kind: KIND_GPU, or remove the parameter"
+            )
         if raw.get("secondary_devices"):
             yield f"{where}.secondary_devices: NVDLA cores are {RELEASE}; remove them"
         if raw.get("rate_limiter", {}).get("resources"):

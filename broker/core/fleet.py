@@ -35,9 +35,11 @@ class Fleet:
         for slot in self._world.slots.values():
             if slot.is_lost:  # a process that the supervisor counts, and nobody can use
                 counts[slot.device] = counts.get(slot.device, 0) + 1
-        for device, count in counts.items():
-            # Fewer is never an order to end one: while draining nobody is replaced.
-            slots = 0 if self._world.draining else count + self._world.limits.spares
+        for device in dict.fromkeys((*counts, *self._world.gpus, *self._wanted)):
+            # Fewer is never an order to end one: while draining nobody is replaced, and on a GPU
+            # that no model is for (any more, also to an earlier broker) nobody comes back.
+            is_unwanted = self._world.draining or device not in counts
+            slots = 0 if is_unwanted else counts[device] + self._world.limits.spares
             wanted = m.Want(device, slots, tuple(preload))
             if again or self._wanted.get(device) != wanted:
                 self._wanted[device] = wanted

@@ -64,7 +64,7 @@ def test_slots_are_asked_for_by_gpu_with_a_spare_each() -> None:
 def test_nobody_asks_for_slots_on_a_gpu_that_no_model_wants() -> None:
     at = bench()
     at.load(config())
-    assert {want.device for want in at.wanted} == {"cpu"}
+    assert {want.device: want.slots for want in at.wanted} == {"cpu": 2, A: 0, B: 0}
 
 
 def test_an_instance_goes_to_a_slot_of_its_own_gpu() -> None:
@@ -242,3 +242,12 @@ def test_one_that_served_comes_back_when_there_is_room_again() -> None:
         at.dies(slot)
     assert at.model().state == "READY"
     assert at.model().instances[0].state == "BACKOFF"
+
+
+def test_a_gpu_that_no_model_wants_any_more_gets_no_new_slots() -> None:
+    at = bench(spares=1)
+    (slot,) = served_on_a(at, "m")
+    at.control("unload", model="m")
+    at.dies(slot, ordered=True)
+    wanted = {want.device: want.slots for want in at.wanted}
+    assert wanted == {"cpu": 1, A: 0, B: 0}

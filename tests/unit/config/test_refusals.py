@@ -170,6 +170,14 @@ def test_an_accelerator_counts_where_an_instance_is_on_its_device() -> None:
     assert "gpu_execution_accelerator tensorrt" in refused(changes, devices=GPU)[0]
 
 
+def test_a_limit_of_gpu_memory_is_for_instances_that_have_one_gpu() -> None:
+    limit = {"parameters": {"naiad.gpu_memory_limit_mb": {"string_value": "64"}}}
+    (sentence,) = refused({**limit, **group(kind="KIND_MODEL")})
+    assert "nothing holds it to naiad.gpu_memory_limit_mb" in sentence
+    for kind in ("KIND_CPU", "KIND_GPU"):
+        assert refused({**limit, **group(kind=kind)}, devices=GPU) == []
+
+
 def test_accelerators_of_onnxruntime_on_gpus_are_served() -> None:
     gpu = {"backend": "onnxruntime", **group(kind="KIND_GPU")}
     backends = ("onnxruntime",)
