@@ -17,7 +17,6 @@ import os
 import struct
 import sys
 import time
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,6 @@ cudaIpcMemLazyEnablePeerAccess = 1
 
 def __getattr__(name: str) -> Any:
     return getattr(base, name)
-
-
-class cudaMemcpyKind(IntEnum):
-    cudaMemcpyHostToDevice = 1
-    cudaMemcpyDeviceToHost = 2
-    cudaMemcpyDeviceToDevice = 3
 
 
 class _Handle:
@@ -246,7 +239,8 @@ def cudaIpcCloseMemHandle(devPtr: int) -> Any:
                 stream.drain()
             _opened[raw] = pages, count - 1
             if count == 1:
-                del _opened[raw], base.device.memory[devPtr]
+                del _opened[raw]
+                base.device.memory.pop(devPtr, None)
             return None
     return base.cudaError_t.cudaErrorInvalidValue
 
@@ -352,30 +346,17 @@ def _destroy(event: InterprocessEvent) -> Any:
 
 
 @base._call(0)
-def cudaMemcpy(dst: int, src: int, count: int, kind: cudaMemcpyKind) -> Any:
+def cudaMemcpy(dst: int, src: int, count: int, kind: base.cudaMemcpyKind) -> Any:
     """Each address must be on the side that the kind says."""
     holds = base.device.holds
     expected = {
-        cudaMemcpyKind.cudaMemcpyHostToDevice: (True, False),
-        cudaMemcpyKind.cudaMemcpyDeviceToHost: (False, True),
-        cudaMemcpyKind.cudaMemcpyDeviceToDevice: (True, True),
+        base.cudaMemcpyKind.cudaMemcpyHostToDevice: (True, False),
+        base.cudaMemcpyKind.cudaMemcpyDeviceToHost: (False, True),
+        base.cudaMemcpyKind.cudaMemcpyDeviceToDevice: (True, True),
     }[kind]
     if (holds(dst, count), holds(src, count)) != expected:
         return base.cudaError_t.cudaErrorInvalidValue
     ctypes.memmove(dst, src, count)
-
-
-def cudaMemcpyAsync(dst: int, src: int, count: int, kind: cudaMemcpyKind, stream: Any) -> Any:
-    if kind == cudaMemcpyKind.cudaMemcpyDeviceToDevice:
-        return _copy_on_device(dst, src, count, stream)
-    return base.cudaMemcpyAsync(dst, src, count, kind, stream)
-
-
-@base._call(0)
-def _copy_on_device(dst: int, src: int, count: int, stream: Any) -> Any:
-    if not (base.device.holds(dst, count) and base.device.holds(src, count)):
-        return base.cudaError_t.cudaErrorInvalidValue
-    stream.add(functools.partial(base._move, dst, src, count))
 
 
 @base._call(0)

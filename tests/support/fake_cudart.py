@@ -57,6 +57,7 @@ class cudaError_t(IntEnum):
 class cudaMemcpyKind(IntEnum):
     cudaMemcpyHostToDevice = 1
     cudaMemcpyDeviceToHost = 2
+    cudaMemcpyDeviceToDevice = 3
 
 
 class cudaStreamCaptureMode(IntEnum):
@@ -422,6 +423,11 @@ def cudaMemcpyAsync(
     dst: int, src: int, count: int, kind: cudaMemcpyKind, stream: cudaStream_t
 ) -> Any:
     """Pageable host memory is read, or written, before this returns, as in CUDA."""
+    if kind == cudaMemcpyKind.cudaMemcpyDeviceToDevice:
+        if not (device.holds(dst, count) and device.holds(src, count)):
+            return cudaError_t.cudaErrorInvalidValue
+        stream.add(lambda: _move(dst, src, count))
+        return None
     to_device = kind == cudaMemcpyKind.cudaMemcpyHostToDevice
     host, on_device = (src, dst) if to_device else (dst, src)
     if not device.holds(on_device, count) or device.holds(host, count):

@@ -46,6 +46,8 @@ _log = logging.getLogger(__name__)
 class TensorRTBackend:
     """One instance; all calls on one thread. `importer` is for tests, which plant modules."""
 
+    takes_device_memory = True
+
     def __init__(self, importer: runtime.Importer = import_module) -> None:
         self._importer = importer
         self._instance_name = ""

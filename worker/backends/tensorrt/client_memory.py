@@ -14,10 +14,13 @@ from typing import Any, Final
 import numpy as np
 
 from naiad.shm.mapped_memory import MappedMemory
+from naiad.worker.backends.base import DeviceSpan
 from naiad.worker.backends.tensorrt.cuda import Cuda
 
 REGISTERED_BYTES_MAX: Final = 32 << 30
 """Of one worker: what is registered is never swapped out, and counts for each worker that does."""
+BINDING_ALIGNMENT_BYTES: Final = 256
+"""What TensorRT may rely on of an address that it is given; cudaMalloc gives it."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +45,10 @@ class ClientMemory:
         if address is None:
             address = self._register(memory)
         return address != 0
+
+    def is_bindable(self, span: DeviceSpan) -> bool:
+        """Whether an engine can read or write these bytes where they are."""
+        return span.device == self._cuda.device and not span.address % BINDING_ALIGNMENT_BYTES
 
     def _register(self, memory: MappedMemory) -> int:
         size = len(memory)

@@ -113,6 +113,7 @@ class DataPath:
 
         Raises RequestError for bytes that do not fit; nothing is under way then.
         """
+        bound: dict[str, int] = {}
         try:
             for binding in self._inputs:
                 name, shape = binding.name, shapes[binding.name]
@@ -123,12 +124,27 @@ class DataPath:
                 places = [(0, size)]
                 if rows is not None:
                     places = cuts(rows, size // shape[0] if shape[0] else 0)
+                address = self._bindable(name, requests, size)
+                if address:
+                    bound[name] = address
+                    continue
                 self._copy_in(name, requests, places, buffers)
             self._streams.mark_copied_in(buffers.copied_in)
         except Exception:
             self._streams.finish()
             raise
-        return Flight(requests, rows, shapes, buffers)
+        return Flight(requests, rows, shapes, buffers, bound=bound)
+
+    def _bindable(self, name: str, requests: Sequence[ModelRequest], size: int) -> int:
+        """Where the engine can read the input in its client's own device memory; else 0."""
+        if len(requests) != 1 or requests[0].device is None:
+            return 0
+        span = requests[0].device.inputs.get(name)
+        if span is None or span.size != size or not self._clients.is_bindable(span):
+            return 0
+        if span.event is not None:
+            self._streams.copy_in_after(span.event)  # and the execution after the copies in
+        return span.address
 
     def _copy_in(
         self,
@@ -148,6 +164,14 @@ class DataPath:
         staged: list[tuple[int, int]] = []
         for request, (begin, end) in zip(requests, places, strict=True):
             tensor = request.inputs[name]
+            span = None if request.device is None else request.device.inputs.get(name)
+            if span is not None:
+                _check_size(name, tensor.shape, end - begin, span.size)
+                if span.event is not None:
+                    self._streams.copy_in_after(span.event)
+                if span.size:
+                    self._streams.copy_in_on_device(device + begin, span.address, span.size)
+                continue
             buffer = tensor.buffer
             _check_size(name, tensor.shape, end - begin, len(buffer))
             if begin == end:
@@ -165,8 +189,11 @@ class DataPath:
 
     # --- Execution -----------------------------------------------------------------------------
 
-    def launch(self, flight: Flight) -> None:
-        """Execute it once its inputs are there; no other flight of this path is being executed."""
+    def launch(self, flight: Flight, *, in_turn: bool) -> None:
+        """Execute it once its inputs are there; no other flight of this path is being executed.
+
+        `in_turn`: its results may go to its clients now.
+        """
         executor, device = self.executor, flight.buffers.device
         for binding in self._inputs:
             name = binding.name
@@ -176,7 +203,7 @@ class DataPath:
                 content = np.frombuffer(flight.requests[0].inputs[name].buffer, own.dtype)
                 own[: len(content)] = content
             else:
-                executor.bind(name, device.room(name, size))
+                executor.bind(name, flight.bound.get(name) or device.room(name, size))
         executor.set_shapes(flight.shapes, have_values_changed=self._has_host_inputs)
         for name, binding in self._outputs.items():
             if name in self._untold:
@@ -190,7 +217,9 @@ class DataPath:
                 )
             flight.results[name] = shape, None
             if not binding.is_host:
-                executor.bind(name, device.room(name, binding.size_bytes(shape)))
+                size = max(binding.size_bytes(shape), executor.size_max(name))
+                address = self._writable(name, flight, size) if in_turn else 0
+                executor.bind(name, address or device.room(name, size))
         self._streams.execute_after(flight.buffers.copied_in)
         self._launching = flight
         try:
@@ -199,6 +228,24 @@ class DataPath:
             self._launching = None
         self._streams.mark_executed(flight.buffers.executed)
         flight.is_launched = True
+
+    def _writable(self, name: str, flight: Flight, size: int) -> int:
+        """Where the engine can write the output in its client's own device memory; else 0."""
+        if len(flight.requests) != 1 or flight.requests[0].device is None:
+            return 0
+        inputs, places = flight.requests[0].device
+        span = places.get(name)
+        if span is None or span.size < size or not self._clients.is_bindable(span):
+            return 0
+        end = span.address + size
+        if any(
+            one.address < end and span.address < one.address + one.size for one in inputs.values()
+        ):
+            return 0  # it would be read while it is written
+        if span.event is not None:
+            self._streams.execute_after(span.event)
+        flight.bound[name] = span.address
+        return span.address
 
     def wait_executed(self, flight: Flight, meanwhile: Callable[[], None] | None) -> None:
         """Wait for the execution, and take from the executor what the next one would change."""

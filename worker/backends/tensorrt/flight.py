@@ -18,7 +18,8 @@ def cuts(rows: Sequence[int], row_bytes: int) -> list[tuple[int, int]]:
 
 
 class Part(NamedTuple):
-    """One request's share of an output: bytes of the batch's buffer, and where they go."""
+    """One request's share of an output: bytes of the batch's buffer, and where they go: an array,
+    or a DeviceSpan."""
 
     shape: Shape
     begin: int
@@ -40,3 +41,5 @@ class Flight:
     results: dict[str, tuple[Shape, bytes | None]] = field(default_factory=dict)
     """Of each output the whole shape, and the bytes of those that lie in host memory."""
     parts: dict[str, list[Part]] = field(default_factory=dict)
+    bound: dict[str, int] = field(default_factory=dict)
+    """Addresses of tensors that are read and written in the client's own device memory."""

@@ -1,7 +1,7 @@
 """The way out: each request's rows of every output, straight to where it wants them.
 
-That is the client's own memory where they fit, else pinned memory of the worker, else ordinary
-memory. Owns no copy's timing: the data path says when.
+That is the client's own memory, ordinary or a GPU's, where they fit, else pinned memory of the
+worker, else ordinary memory. Owns no copy's timing: the data path says when.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from naiad.protocol.errors import Code, ModelError
-from naiad.worker.backends.base import ModelRequest, ModelResponse, OutputTensor
+from naiad.worker.backends.base import DeviceSpan, ModelRequest, ModelResponse, OutputTensor
 from naiad.worker.backends.tensorrt.client_memory import ClientMemory, address_of, owner
 from naiad.worker.backends.tensorrt.engine import Binding
 from naiad.worker.backends.tensorrt.flight import Flight, Part, cuts
-from naiad.worker.backends.tensorrt.memory import BufferSet, ResultMemory
+from naiad.worker.backends.tensorrt.memory import ResultMemory
 from naiad.worker.backends.tensorrt.streams import Streams
 
 
@@ -42,6 +42,9 @@ class Outgoing:
             datatype = self._outputs[name].datatype
             for own, request, part in zip(outputs, flight.requests, parts, strict=True):
                 if name in request.requested_outputs:
+                    if isinstance(part.target, DeviceSpan):
+                        own.append(OutputTensor(name, datatype, part.shape, span=part.target))
+                        continue
                     buffer = part.target.data if part.end > part.begin else b""
                     own.append(OutputTensor(name, datatype, part.shape, None, buffer))
         return [ModelResponse(own) for own in outputs]
@@ -91,6 +94,10 @@ class Outgoing:
         are_direct = True
         ours = None
         for request, (begin, end) in zip(requests, places, strict=True):
+            span = None if request.device is None else request.device.places.get(name)
+            if span is not None and end - begin <= span.size:
+                targets.append(span._replace(size=end - begin))
+                continue
             place = request.places.get(name)
             if place is not None and end - begin <= place.nbytes:
                 are_direct = are_direct and self._clients.is_direct(place)
@@ -107,17 +114,25 @@ class Outgoing:
         self._streams.copy_out_after(flight.buffers.executed)
         for name, parts in flight.parts.items():
             if not self._outputs[name].is_host:
-                self._copy_out(name, parts, flight.buffers)
+                self._copy_out(name, parts, flight)
         self._streams.mark_copied_out(flight.buffers.copied_out)
         flight.is_copied_out = True
 
-    def _copy_out(self, name: str, parts: Sequence[Part], buffers: BufferSet) -> None:
+    def _copy_out(self, name: str, parts: Sequence[Part], flight: Flight) -> None:
         """One output, each part to its target; targets that lie side by side are one copy."""
+        if name in flight.bound:
+            return
+        device = flight.buffers.device.room(name, parts[-1].end)
         copies: list[tuple[int, int, int]] = []
         last = None
         for part in parts:
             begin, size = part.begin, part.end - part.begin
             if not size:
+                continue
+            if isinstance(part.target, DeviceSpan):
+                if part.target.event is not None:
+                    self._streams.copy_out_after(part.target.event)
+                self._streams.copy_out_on_device(part.target.address, device + begin, size)
                 continue
             target, memory = address_of(part.target), owner(part.target)
             if copies and memory is last:  # one copy may not reach into another registration
@@ -127,6 +142,5 @@ class Outgoing:
                     continue
             last = memory
             copies.append((target, begin, size))
-        device = buffers.device.room(name, parts[-1].end)
         for target, begin, size in copies:
             self._streams.copy_out(target, device + begin, size)

@@ -72,7 +72,7 @@ class Pipeline:
         self._next = None
         try:
             self._bring(piece)
-            self._launch(piece)
+            self._launch(piece, in_turn=True)
             if piece.fault is not None:
                 raise piece.fault
             path, flight = piece.path, piece.flight
@@ -85,7 +85,7 @@ class Pipeline:
             if self._next is not None:
                 if ahead is not None:
                     ahead()
-                self._launch(self._next)
+                self._launch(self._next, in_turn=False)
             responses = path.responses(flight)
         except Exception:
             self._reset()
@@ -103,11 +103,11 @@ class Pipeline:
         except NaiadError as fault:
             piece.fault = fault
 
-    def _launch(self, piece: Piece) -> None:
+    def _launch(self, piece: Piece, *, in_turn: bool) -> None:
         if piece.path is None or piece.flight is None or piece.flight.is_launched:
             return
         try:
-            piece.path.launch(piece.flight)
+            piece.path.launch(piece.flight, in_turn=in_turn)
         except NaiadError as fault:
             piece.fault = fault
 

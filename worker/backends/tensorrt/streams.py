@@ -51,6 +51,7 @@ class Streams:
         self._done = self.new_event()
         self._to_device = api.cudaMemcpyKind.cudaMemcpyHostToDevice
         self._to_host = api.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        self._on_device = api.cudaMemcpyKind.cudaMemcpyDeviceToDevice
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
 
     def _priority_number(self, priority: str) -> int:
@@ -85,6 +86,19 @@ class Streams:
         if error != _SUCCESS:
             self.cuda.check(f"copying {size} bytes from the GPU", error)
 
+    def copy_in_on_device(self, target: int, source: int, size: int) -> None:
+        """From a client's device memory, on the stream of copies in."""
+        self._copy_on_device(target, source, size, self._in)
+
+    def copy_out_on_device(self, target: int, source: int, size: int) -> None:
+        """To a client's device memory, on the stream of copies out."""
+        self._copy_on_device(target, source, size, self._out)
+
+    def _copy_on_device(self, target: int, source: int, size: int, stream: Any) -> None:
+        error = self._api.cudaMemcpyAsync(target, source, size, self._on_device, stream)[0]
+        if error != _SUCCESS:
+            self.cuda.check(f"copying {size} bytes within GPU memory", error)
+
     def mark_copied_in(self, event: Any) -> None:
         """`event` is reached when all copies in so far are done."""
         self.cuda.call("cudaEventRecord", event, self._in)
@@ -98,6 +112,9 @@ class Streams:
     def execute_after(self, event: Any) -> None:
         """What is executed from now on waits, on the device, until the event is reached."""
         self.cuda.call("cudaStreamWaitEvent", self._execution, event, 0)
+
+    def copy_in_after(self, event: Any) -> None:
+        self.cuda.call("cudaStreamWaitEvent", self._in, event, 0)
 
     def copy_out_after(self, event: Any) -> None:
         self.cuda.call("cudaStreamWaitEvent", self._out, event, 0)

@@ -1,0 +1,229 @@
+"""Clients' GPU memory and TensorRT, over the fakes and through the worker's own code: read and
+written where it is, or copied within the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from naiad.protocol import messages as m
+from naiad.shm.cuda.key import cuda_region
+from naiad.shm.page import SlotPage
+from naiad.worker.backends.tensorrt import cuda as cuda_calls
+from naiad.worker.backends.tensorrt.backend import TensorRTBackend
+from naiad.worker.device_regions import DeviceRegions
+from naiad.worker.execution import ExecutedBatch, Execution
+from naiad.worker.log import Log
+from naiad.worker.regions import RegionTable
+from support import engines, fake_cuda_ipc
+from support.engines import on_gpu, put_plan
+from support.waiting import wait_until
+from support.worker_parts import HeapArena, batch_of, inline, request_of
+
+SIZE = 4096
+ROWS_MAX = 8
+PLACE = m.Place.REGION
+
+
+def importer(name: str) -> Any:
+    return fake_cuda_ipc if name == cuda_calls.MODULE else engines.importer(name)
+
+
+class Bench:
+    """A worker with y = 2x + 1, and a client's region 1 on its GPU."""
+
+    def __init__(self, folder: Path) -> None:
+        self.gpu = fake_cuda_ipc.reset()
+        directory = put_plan(engines.write_affine(folder / "affine"), engines.AFFINE)
+        instance = on_gpu(directory, {"max_batch_size": ROWS_MAX})
+        backend = TensorRTBackend(importer)
+        config = backend.load(instance)
+        self.execution = Execution(
+            backend,
+            instance,
+            config,
+            page=SlotPage("/unused"),
+            log=Log("test"),
+            is_cancelled=lambda key: False,
+            lender=HeapArena(),
+        )
+        self.numbers = np.random.default_rng(7)
+        self.handle = b""
+        self.table = RegionTable()
+        self.share()
+
+    def close(self) -> None:
+        self.execution.backend.unload()
+        self.table.forget([1])
+        self.gpu.close()
+
+    def share(self) -> None:
+        """A region of random numbers, anew."""
+        content = self.numbers.standard_normal(SIZE // 4).astype(np.float32)
+        self.handle = fake_cuda_ipc.device_of_another(content.tobytes())
+        self.table = RegionTable(DeviceRegions(fake_cuda_ipc.loaded))
+        self.table.define([cuda_region(self.handle, SIZE, 0, "theirs", region_id=1)])
+
+    def floats(self, offset: int, rows: int) -> Any:
+        content = fake_cuda_ipc.content_of_another(self.handle)
+        return np.frombuffer(content, np.float32, 4 * rows, offset).reshape(rows, 4)
+
+    def run(self, *requests: m.BatchRequest, frames: Sequence[bytes] = ()) -> ExecutedBatch:
+        return self.execution.run(batch_of(requests, frames, self.table), set())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+def placed(offset: int, rows: int, **more: Any) -> m.BatchRequest:
+    return request_of(m.Tensor("x", "FP32", (rows, 4), PLACE, 1, offset, 16 * rows), **more)
+
+
+def wanted(offset: int, size: int) -> tuple[m.OutputRequest, ...]:
+    return (m.OutputRequest("y", PLACE, 1, offset, size),)
+
+
+def copies(bench: Bench) -> int:
+    return bench.gpu.calls["cudaMemcpyAsync"] + bench.gpu.calls["cudaMemcpy"]
+
+
+def test_a_single_request_is_executed_where_its_memory_is(bench: Bench) -> None:
+    source = bench.floats(256, 3).copy()
+    before = copies(bench)
+    (result,) = bench.run(placed(256, 3, outputs=wanted(1024, 64))).results
+    assert result.error is None
+    assert result.outputs == (m.Tensor("y", "FP32", (3, 4), PLACE, 1, 1024, 48),)
+    np.testing.assert_array_equal(bench.floats(1024, 3), 2 * source + 1)
+    assert copies(bench) == before
+
+
+def test_requests_of_a_batch_are_copied_within_the_gpu(bench: Bench) -> None:
+    bench.run(placed(0, 1))
+    host_copies = len(bench.gpu.copies)
+    sources = [bench.floats(offset, 2).copy() for offset in (0, 512)]
+    first, second = bench.run(
+        placed(0, 2, outputs=wanted(2048, 32)), placed(512, 2, outputs=wanted(3000, 32))
+    ).results
+    assert (first.error, second.error) == (None, None)
+    np.testing.assert_array_equal(bench.floats(2048, 2), 2 * sources[0] + 1)
+    np.testing.assert_array_equal(bench.floats(3000, 2), 2 * sources[1] + 1)
+    assert len(bench.gpu.copies) == host_copies
+    assert bench.gpu.calls["cudaMemcpy"] == 0
+
+
+@pytest.mark.parametrize(("source", "target"), [(4, 1024), (256, 1028), (12, 1036)])
+def test_what_is_not_aligned_is_copied(bench: Bench, source: int, target: int) -> None:
+    numbers = bench.floats(source, 2).copy()
+    before = copies(bench)
+    (result,) = bench.run(placed(source, 2, outputs=wanted(target, 32))).results
+    assert result.error is None
+    np.testing.assert_array_equal(bench.floats(target, 2), 2 * numbers + 1)
+    assert copies(bench) - before == bool(source % 256) + bool(target % 256)
+
+
+@pytest.mark.parametrize("target", [256, 512])
+def test_an_output_over_its_own_input_is_right_all_the_same(bench: Bench, target: int) -> None:
+    source = bench.floats(256, 20 if target == 512 else 2)[:ROWS_MAX].copy()
+    rows = len(source)
+    (result,) = bench.run(placed(256, rows, outputs=wanted(target, 16 * rows))).results
+    assert result.error is None
+    np.testing.assert_array_equal(bench.floats(target, rows), 2 * source + 1)
+    before = copies(bench)
+    bench.run(placed(256, 1, outputs=wanted(256, 16)))
+    assert copies(bench) == before + 1, "read in place, and written by a copy"
+
+
+def test_a_place_that_is_too_small_stays_as_it_is(bench: Bench) -> None:
+    before = bench.floats(1024, 4).copy()
+    (result,) = bench.run(placed(256, 2, outputs=wanted(1024, 31))).results
+    assert result.error is not None
+    assert "output 'y' (31 bytes) should be at least 32 bytes" in result.error[1]
+    np.testing.assert_array_equal(bench.floats(1024, 4), before)
+
+
+def test_the_owners_event_is_waited_for_on_the_device(bench: Bench) -> None:
+    bench.run(placed(0, 1, outputs=wanted(1024, 16)))
+    event = fake_cuda_ipc.loaded().new_event(0)
+    event.set_counts(1, 0)  # recorded, and not reached
+    bench.table.device._opened[1].event = event
+    for requests in (
+        [placed(256, 1, outputs=wanted(1024, 16))],
+        [placed(256, 1), placed(512, 1, outputs=wanted(1024, 16))],
+    ):
+        event.set_counts(1, 0)
+        waited = bench.gpu.calls["cudaEventQuery"] + 3
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(bench.run, *requests)
+            wait_until(partial(has_queried, bench, waited), "the worker waiting")
+            assert not done.done()
+            event.set_counts(1, 1)
+            assert [one.error for one in done.result(30).results] == [None] * len(requests)
+
+
+def has_queried(bench: Bench, times: int) -> bool:
+    return bench.gpu.calls["cudaEventQuery"] > times
+
+
+class Given(NamedTuple):
+    rows: int
+    on_device: bool
+    place: str
+
+
+given_requests = st.builds(
+    Given, st.integers(1, 3), st.booleans(), st.sampled_from(["device", "odd", "none"])
+)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    bench = Bench(tmp_path_factory.mktemp("served"))
+    yield bench
+    bench.close()
+
+
+@given(st.lists(given_requests, min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_every_request_gets_its_own_rows_wherever_they_are(
+    shared: Bench, batch: list[Given]
+) -> None:
+    while sum(one.rows for one in batch) > ROWS_MAX:
+        batch.pop()
+    shared.share()
+    requests: list[m.BatchRequest] = []
+    frames: list[bytes] = []
+    sources: list[Any] = []
+    for index, one in enumerate(batch):
+        inside, target = 256 * index, 2048 + 256 * index + (4 if one.place == "odd" else 0)
+        outputs = () if one.place == "none" else wanted(target, 200)
+        if one.on_device:
+            sources.append(shared.floats(inside, one.rows).copy())
+            requests.append(placed(inside, one.rows, ident=index, outputs=outputs))
+        else:
+            numbers = shared.numbers.standard_normal((one.rows, 4)).astype(np.float32)
+            sources.append(numbers)
+            tensor = inline("x", "FP32", numbers.shape, numbers.nbytes, 0, len(frames))
+            frames.append(numbers.tobytes())
+            requests.append(request_of(tensor, ident=index, outputs=outputs))
+    done = shared.run(*requests, frames=frames)
+    for index, (one, result, source) in enumerate(zip(batch, done.results, sources, strict=True)):
+        assert result.error is None
+        (tensor,) = result.outputs
+        if one.place == "none":
+            content = done.frames[tensor.region][tensor.offset : tensor.offset + tensor.size]
+            found = np.frombuffer(content, np.float32).reshape(-1, 4)
+        else:
+            found = shared.floats(2048 + 256 * index + (4 if one.place == "odd" else 0), one.rows)
+        np.testing.assert_array_equal(found, 2 * source + 1)
