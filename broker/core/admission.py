@@ -12,10 +12,12 @@ from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.events import Frames
 from naiad.broker.core.job import Job
 from naiad.broker.core.models import LevelPolicy, ModelState, ModelVersion
+from naiad.broker.core.reach import check_reach
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import NAMED_REGION_BASE, World
 from naiad.protocol.errors import Code, RequestError, Unavailable
 from naiad.protocol.messages import InferRequest, OutputRequest, Place, Tensor
+from naiad.shm.cuda.key import is_cuda
 from naiad.shm.layout import is_written_over
 
 SHARED_FRAME_BYTES_MAX: Final = 256 * 1024
@@ -223,7 +225,6 @@ class Admission:
 
     def _place(self, job: Job) -> None:
         """Give region places the broker's own ids, checked; copy out of large shared frames."""
-        session = job.session
         request = job.request
         frames = job.frames
         own_frames: Frames | None = None
@@ -231,7 +232,7 @@ class Admission:
         for tensor in request.inputs:
             name, datatype, shape, place, region, offset, size = tensor
             if place == _REGION:
-                number, offset = self._resolve(session, region, offset, size, f"input '{name}'")
+                number, offset = self._resolve(job, region, offset, size, f"input '{name}'")
                 tensor = Tensor(name, datatype, shape, _REGION, number, offset, size)
             else:
                 if own_frames is None:
@@ -244,7 +245,7 @@ class Admission:
         for output in request.outputs:
             if output.place == _REGION:
                 number, offset = self._resolve(
-                    session, output.region, output.offset, output.size, f"output '{output.name}'"
+                    job, output.region, output.offset, output.size, f"output '{output.name}'"
                 )
                 output = OutputRequest(output.name, _REGION, number, offset, output.size)
             outputs.append(output)
@@ -254,9 +255,7 @@ class Admission:
             job.retryable = False
         job.request = request._replace(inputs=tuple(inputs), outputs=tuple(outputs))
 
-    def _resolve(
-        self, session: Session, region: int, offset: int, size: int, what: str
-    ) -> tuple[int, int]:
+    def _resolve(self, job: Job, region: int, offset: int, size: int, what: str) -> tuple[int, int]:
         """(the broker's region id, offset in the segment) of a range a client named."""
         begin = 0
         if region >= NAMED_REGION_BASE:
@@ -268,13 +267,15 @@ class Admission:
                 )
             known, begin, limit = named.region, named.offset, named.size
         else:
-            own = session.regions.get(region)
+            own = job.session.regions.get(region)
             if own is None:
                 raise RequestError(
                     f"{what}: region {region} is not registered by this client; register it first",
                     code=Code.NOT_FOUND,
                 )
             known, limit = own, own.size
+        if is_cuda(known):
+            check_reach(known, job.model, what)
         if offset >= limit and (size or offset > limit):
             raise RequestError(
                 f"Invalid offset for shared memory region: {what} begins at {offset}, the region"

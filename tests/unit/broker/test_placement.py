@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from naiad.broker.core import events as e
 from naiad.broker.core.world import Limits
 from naiad.protocol import messages as m
-from support.simulated_bench import Bench, Json, config
+from naiad.shm.cuda.key import cuda_region
+from support.simulated_bench import CLIENT, Bench, Json, config
 
 A, B = "gpu:GPU-a", "gpu:GPU-b"
 
@@ -251,3 +253,43 @@ def test_a_gpu_that_no_model_wants_any_more_gets_no_new_slots() -> None:
     at.dies(slot, ordered=True)
     wanted = {want.device: want.slots for want in at.wanted}
     assert wanted == {"cpu": 1, A: 0, B: 0}
+
+
+# --- memory of clients on a GPU ----------------------------------------------------------------
+
+
+def asked_with(at: Bench, device: int) -> tuple[str, str] | None:
+    """The error of a request whose input lies on this GPU, if it has one."""
+    at.client()
+    number = at.world.number()
+    region = cuda_region(bytes(64), 4096, device, "frames", region_id=number)
+    at.do(e.RegionOffered(CLIENT, number, region, None))
+    source = m.Tensor("X", "UINT8", (4,), int(m.Place.REGION), number, 0, 4)
+    at.do(e.RequestsArrived(CLIENT, (at.request(number, inputs=(source,)),), []))
+    answers = at.answers[CLIENT, number]
+    return answers[0].error[:2] if answers and answers[0].error else None
+
+
+@pytest.mark.parametrize(
+    ("found", "device", "beyond"),
+    [
+        ([on(1)], 1, ""),
+        ([on(1)], 0, "GPU 1"),
+        ([on(0, 1)], 1, "GPU 0"),
+        ([{"kind": "KIND_CPU"}], 1, ""),
+        ([on(0), {"kind": "KIND_CPU"}], 0, ""),
+    ],
+)
+def test_memory_of_a_gpu_is_for_instances_that_see_it(
+    found: list[Json], device: int, beyond: str
+) -> None:
+    at = bench()
+    at.load(groups(*found))
+    for instance in at.model().instances:
+        at.loaded(at.worker(instance.device))
+    error = asked_with(at, device)
+    if not beyond:
+        assert error is None
+        return
+    assert error is not None
+    assert f"region 'frames' is on GPU {device}, and 'm' has instances on {beyond}," in error[1]
