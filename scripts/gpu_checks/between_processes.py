@@ -18,7 +18,7 @@ from gpu_checks.steps import Options
 
 COUNT: Final = 1 << 20
 SIZE: Final = 4 * COUNT
-LATE_US: Final = 200_000
+LATE_US: Final = 500_000
 """Longer than the other side takes to open what it is told of."""
 HANDLE_BYTES: Final = 64
 

@@ -105,52 +105,39 @@ def test_a_bare_python(tmp_path: Path, fakes: dict[str, str]) -> None:
     assert "│" not in ended.table
 
 
-def test_steps_are_taken_and_shown(tmp_path: Path, fakes: dict[str, str]) -> None:
-    ended = Ended(tmp_path / "rows", "--only", "register,faults", environment=fakes)
-    assert ended.code == 0, ended.table
-    assert {row["step"] for row in ended.rows} == {"device", "register", "faults"}
-    assert "gpu_check: register ..." in ended.said
-    assert "naiad's worker ends of it" in " ".join(ended.table.split())
-
-
 def test_a_step_that_crashes_is_a_failed_row(tmp_path: Path, fakes: dict[str, str]) -> None:
-    """What it said before is kept, the next step is taken, and nothing is left of it."""
+    """What it said before is kept, nothing is left of it, and the next step is taken: it raises."""
     before = orphaned_segments()
-    kills = "os.kill(os.getpid(), signal.SIGSEGV)"
-    code = f"import os, signal\nfrom support.fake_cudart import *\nlaunched = 0\n{CRASHING}"
-    driver = tmp_path / "planted" / "cuda" / "bindings" / "driver.py"
-    driver.write_text(code.replace("CRASH", kills))
-    ended = Ended(tmp_path / "rows", "--only", "register,memory", environment=fakes)
+    (tmp_path / "planted" / "cuda" / "bindings" / "driver.py").write_text(CRASHING)
+    ended = Ended(tmp_path / "rows", "--only", "register,server", environment=fakes)
     assert ended.code == SOME_FAIL
     *good, last = ended.of("register")
     assert [row["what"] for row in good][:1] == ["kernels"]
     assert last["verdict"] == "fail"
     assert last["reason"].startswith("its process was ended by SIGSEGV")
-    assert [row["verdict"] for row in ended.of("memory")][:2] == ["pass", "pass"]
     assert orphaned_segments() <= before
+    (row,) = ended.of("server")
+    assert row["verdict"] == "fail"
+    assert row["reason"].startswith("its process ended with exit code 1: ")
+    assert "has no attribute 'cuDeviceGetUuid'" in row["reason"]
+    assert "ended by SIGSEGV" in " ".join(ended.table.split())
 
 
 CRASHING = """\
+import os, signal
 from support.fake_gpu_driver import *
 from support import fake_gpu_driver
+
+del cuDeviceGetUuid
+launched = 0
 
 def cuLaunchKernel(*arguments):
     global launched
     launched += 1
     if launched > 1:
-        CRASH
+        os.kill(os.getpid(), signal.SIGSEGV)
     return fake_gpu_driver.cuLaunchKernel(*arguments)
 """
-
-
-def test_a_step_that_raises_says_why(tmp_path: Path, fakes: dict[str, str]) -> None:
-    driver = tmp_path / "planted" / "cuda" / "bindings" / "driver.py"
-    driver.write_text("from support.fake_gpu_driver import cuDeviceGetName\n")
-    ended = Ended(tmp_path / "rows", "--only", "graphs", environment=fakes)
-    assert ended.code == SOME_FAIL
-    (row,) = ended.of("graphs")
-    assert "exit code 1" in row["reason"]
-    assert "has no attribute 'cuModuleLoadData'" in row["reason"]
 
 
 def test_a_step_is_ended_at_its_limit_with_all_it_started(tmp_path: Path) -> None:
@@ -181,9 +168,12 @@ def test_wheels_of_a_folder_are_used(tmp_path: Path, fakes: dict[str, str]) -> N
         for path in (tmp_path / "planted" / "cuda").rglob("*.py"):
             archive.write(path, str(path.relative_to(tmp_path / "planted")))
     shutil.rmtree(tmp_path / "planted" / "cuda")
-    ended = Ended(tmp_path / "rows", "--only", "faults", "--wheels", str(wheels), environment=fakes)
+    ended = Ended(tmp_path / "rows", "--only", "ipc", "--wheels", str(wheels), environment=fakes)
     assert ended.code == 0, ended.table
     assert ended.of("device")[0]["measured"].startswith("Fake GPU")
+    assert {row["step"] for row in ended.rows} == {"device", "ipc"}
+    assert "gpu_check: ipc ..." in ended.said
+    assert "waits by the event until the bytes are computed" in " ".join(ended.table.split())
 
 
 @pytest.mark.parametrize(
