@@ -11,9 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final, NamedTuple
-
-import numpy as np
+from typing import Final
 
 from naiad.config.faults import listed
 from naiad.config.model import InstanceGroup, ModelConfig
@@ -28,10 +26,12 @@ from naiad.worker.backends.tensorrt.context import Context
 from naiad.worker.backends.tensorrt.cuda import Cuda
 from naiad.worker.backends.tensorrt.data_path import DataPath
 from naiad.worker.backends.tensorrt.engine import Binding, load_error
+from naiad.worker.backends.tensorrt.graph_specs import graph_specs
 from naiad.worker.backends.tensorrt.memory import BufferSet, ResultMemory
 from naiad.worker.backends.tensorrt.pipeline import Piece, Pipeline
 from naiad.worker.backends.tensorrt.profiles import Profile, Shape, chosen
 from naiad.worker.backends.tensorrt.streams import PRIORITIES, Streams
+from naiad.worker.backends.tensorrt.trials import Trials
 
 STRATEGY_PARAMETER: Final = "execution_context_allocation_strategy"
 STRATEGIES: Final = ("STATIC", "ON_PROFILE_CHANGE")
@@ -98,6 +98,9 @@ class TensorRTBackend:
         declared.check_formats(trt, loaded.engine, bindings, self._profiles)
         self._config = config = self._completed(instance, bindings)
         self._read(config, bindings)
+        self._graph_specs, fault = graph_specs(config, bindings)
+        if fault is not None:
+            _log.warning("%s: no CUDA graphs: %s", self._instance_name, fault)
         self._take_memory(bindings, strategy)
         return config
 
@@ -179,30 +182,12 @@ class TensorRTBackend:
             self._results.pin(name, max(1, size))
 
     def warm_up(self) -> None:
-        """One run of zeros in each profile, in the shapes that the profile is best at."""
+        """One run of zeros in each profile, and the graphs that the config asks for."""
+        outputs = [output.name for output in self._config.outputs]
+        trials = Trials(self._instance_name, self._inputs, outputs)
         for path in self._paths:
-            shapes = {name: found.best for name, found in path.profile.shapes.items()}
-            piece = Piece((0,), [self._trial(path.profile, shapes)], None, shapes, path)
-            try:
-                self._pipeline.run(piece)
-            except Exception as error:  # zeros do not suit every model
-                _log.warning(
-                    "%s: no warm-up in profile %d: %s",
-                    self._instance_name,
-                    path.profile.index,
-                    error,
-                )
-
-    def _trial(self, profile: Profile, shapes: Mapping[str, Shape]) -> ModelRequest:
-        inputs: dict[str, Any] = {}
-        for name, shape in shapes.items():
-            content = np.zeros(self._inputs[name].size_bytes(shape), np.uint8)
-            best = profile.values.get(name)
-            if best is not None:
-                dtype = "int64" if self._inputs[name].datatype == "INT64" else "int32"
-                content = np.array(best.best, dtype).view(np.uint8)
-            inputs[name] = _Trial(shape, content.data)
-        return ModelRequest("", inputs, tuple(output.name for output in self._config.outputs))
+            trials.run(path, self._pipeline)
+        trials.capture(self._graph_specs, self._paths, self._sets, self._streams)
 
     def overlap(self, meanwhile: Callable[[], None], ahead: Callable[[], None]) -> None:
         """As base.Overlapping has it."""
@@ -313,13 +298,6 @@ class TensorRTBackend:
         self._results.close()
         self._loaded.close()
         self._streams.close()
-
-
-class _Trial(NamedTuple):
-    """An input of a warm-up: of an InputTensor, what a runner reads."""
-
-    shape: Shape
-    buffer: memoryview
 
 
 def group_of(instance: ModelInstance) -> InstanceGroup:

@@ -20,6 +20,8 @@ from naiad.worker.backends.tensorrt.client_memory import ClientMemory, address_o
 from naiad.worker.backends.tensorrt.engine import Binding
 from naiad.worker.backends.tensorrt.executor import Executor
 from naiad.worker.backends.tensorrt.flight import Flight, cuts
+from naiad.worker.backends.tensorrt.graph_specs import GraphSpec
+from naiad.worker.backends.tensorrt.graphs import CapturedGraph, CapturedGraphs
 from naiad.worker.backends.tensorrt.memory import BufferSet, ResultMemory
 from naiad.worker.backends.tensorrt.outgoing import Outgoing
 from naiad.worker.backends.tensorrt.profiles import Profile, Shape
@@ -56,6 +58,7 @@ class DataPath:
         self._is_told_late = False
         """Whether shapes or values of outputs are known only after the execution."""
         self._launching: Flight | None = None
+        self._graphs = CapturedGraphs(streams)
 
     # --- Load ----------------------------------------------------------------------------------
 
@@ -189,11 +192,54 @@ class DataPath:
 
     # --- Execution -----------------------------------------------------------------------------
 
+    def capture(self, spec: GraphSpec, trial: ModelRequest, buffers: BufferSet) -> None:
+        """Capture an execution of these shapes, after one of the `trial`, which has them.
+
+        That one settles what TensorRT decides by shapes, and fills the rows of later paddings.
+        Raises ModelError where it cannot be captured.
+        """
+        if self._is_told_late or self._has_host_inputs:
+            raise ModelError(
+                "shapes or values of inputs or outputs are in host memory, or known only after the "
+                "execution"
+            )
+        flight = self.stage([trial], None, spec.shapes, buffers)
+        self._prepare(flight, in_turn=False)
+        self._streams.execute_after(buffers.copied_in)
+        self.executor.start(self._streams.execution)
+        self._streams.finish()
+        graph = self._streams.capture(lambda: self.executor.start(self._streams.execution))
+        outputs = {name: shape for name, (shape, _) in flight.results.items()}
+        self._graphs.add(buffers, CapturedGraph(spec, graph, outputs))
+
     def launch(self, flight: Flight, *, in_turn: bool) -> None:
         """Execute it once its inputs are there; no other flight of this path is being executed.
 
         `in_turn`: its results may go to its clients now.
         """
+        rows = 0 if flight.rows is None else sum(flight.rows)
+        captured = None
+        if not flight.bound:  # a graph reads where it did when it was captured
+            captured = self._graphs.find(flight.buffers, flight.shapes, rows)
+        if captured is None:
+            self._prepare(flight, in_turn=in_turn)
+        else:
+            flight.results = {name: (shape, None) for name, shape in captured.outputs.items()}
+            flight.padding = captured.spec.rows - rows if rows else 0
+        self._streams.execute_after(flight.buffers.copied_in)
+        if captured is not None:
+            self._streams.launch(captured.graph)
+        else:
+            self._launching = flight
+            try:
+                self.executor.start(self._streams.execution)
+            finally:
+                self._launching = None
+        self._streams.mark_executed(flight.buffers.executed)
+        flight.is_launched = True
+
+    def _prepare(self, flight: Flight, *, in_turn: bool) -> None:
+        """Tell the executor shapes and addresses."""
         executor, device = self.executor, flight.buffers.device
         for binding in self._inputs:
             name = binding.name
@@ -220,14 +266,6 @@ class DataPath:
                 size = max(binding.size_bytes(shape), executor.size_max(name))
                 address = self._writable(name, flight, size) if in_turn else 0
                 executor.bind(name, address or device.room(name, size))
-        self._streams.execute_after(flight.buffers.copied_in)
-        self._launching = flight
-        try:
-            executor.start(self._streams.execution)
-        finally:
-            self._launching = None
-        self._streams.mark_executed(flight.buffers.executed)
-        flight.is_launched = True
 
     def _writable(self, name: str, flight: Flight, size: int) -> int:
         """Where the engine can write the output in its client's own device memory; else 0."""
@@ -278,6 +316,7 @@ class DataPath:
         return self._outgoing.responses(flight)
 
     def close(self) -> None:
+        self._graphs.close()
         self.executor.close()
 
 

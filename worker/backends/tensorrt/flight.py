@@ -40,6 +40,8 @@ class Flight:
     """Whether the copies of its results are under way."""
     results: dict[str, tuple[Shape, bytes | None]] = field(default_factory=dict)
     """Of each output the whole shape, and the bytes of those that lie in host memory."""
+    padding: int = 0
+    """Rows beyond those of the requests, in a graph for more."""
     parts: dict[str, list[Part]] = field(default_factory=dict)
     bound: dict[str, int] = field(default_factory=dict)
     """Addresses of tensors that are read and written in the client's own device memory."""

@@ -62,7 +62,7 @@ class Outgoing:
             if rows is None:
                 places, shapes = [(0, size)], [shape]
             else:
-                total = sum(rows)
+                total = sum(rows) + flight.padding
                 if shape[:1] != (total,):
                     raise ModelError(
                         f"output '{name}': expected the batch of {total} as first dimension, "

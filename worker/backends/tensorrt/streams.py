@@ -181,7 +181,12 @@ class Streams:
         except ModelError:
             self.cuda.forget_error("making a graph executable")
             raise
-        self.cuda.call("cudaGraphUpload", found, self._execution)
+        try:
+            self.cuda.call("cudaGraphUpload", found, self._execution)
+        except ModelError:
+            self.drop_graph(found)
+            self.cuda.forget_error("uploading a graph")
+            raise
         return found
 
     def _drop(self, graph: Any) -> None:

@@ -1,0 +1,269 @@
+"""CUDA graphs: which are captured, which batches they serve, and what happens without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from naiad.config.model import ModelConfig
+from naiad.protocol.errors import ModelError
+from naiad.worker.backends.tensorrt.engine import Binding
+from naiad.worker.backends.tensorrt.graph_specs import graph_specs
+from support import engines, fake_cudart, fake_trt
+from support.backend_requests import Served
+from support.engines import AFFINE, load, put_plan, random
+
+pytestmark = pytest.mark.usefixtures("gpu")
+
+X = {"name": "x", "data_type": "TYPE_FP32", "dims": [4]}
+SETS = 2
+
+
+def graphs(*specs: dict[str, Any], **more: Any) -> dict[str, Any]:
+    cuda: dict[str, Any] = {"graphs": True}
+    if specs:
+        cuda["graph_spec"] = list(specs)
+    return {"optimization": {"cuda": cuda}, **more}
+
+
+def spec(rows: int, least: int | None = None, **dims: list[int]) -> dict[str, Any]:
+    told = {name: {"dim": [str(size) for size in own]} for name, own in dims.items()}
+    found: dict[str, Any] = {"batch_size": rows, "input": told}
+    if least is not None:
+        found["graph_lower_bound"] = {"batch_size": least, "input": told}
+    return found
+
+
+def affine(tmp_path: Path, config: dict[str, Any], **header: Any) -> Served:
+    directory = put_plan(engines.write_affine(tmp_path / "affine"), AFFINE, **header)
+    return load(directory, {"max_batch_size": 8, **config})
+
+
+def launches(gpu: fake_cudart.Device, served: Served, *rows: int) -> tuple[int, int]:
+    """(graphs launched, executions without one) for a batch of requests of these rows."""
+    context = served.backend._paths[0].executor._context  # type: ignore[attr-defined]
+    before = gpu.calls["cudaGraphLaunch"], context.executions
+    arrays = [random(count, 4, seed=count) for count in rows]
+    answers = served.answers(*[served.request({"x": array}) for array in arrays])
+    for array, answer in zip(arrays, answers, strict=True):
+        np.testing.assert_array_equal(answer["y"], 2 * array + 1)
+    return gpu.calls["cudaGraphLaunch"] - before[0], context.executions - before[1]
+
+
+# --- What is captured --------------------------------------------------------------------------
+
+BINDINGS = (Binding("x", "FP32", (-1, 4), True, False),)
+
+
+def rows_of(**fields: Any) -> list[tuple[int, int]]:
+    config = ModelConfig.from_json({"name": "m", "input": [X], **graphs(), **fields})
+    return [(one.rows, one.rows_least) for one in graph_specs(config, BINDINGS)[0]]
+
+
+@pytest.mark.parametrize(
+    ("config", "rows"),
+    [
+        ({"max_batch_size": 20}, [1, 2, 3, 4, 6, 8, 12, 16, 20]),
+        ({"max_batch_size": 5}, [1, 2, 3, 4, 5]),
+        ({"max_batch_size": 9, "dynamic_batching": {}}, [1, 9]),
+        ({"max_batch_size": 9, "dynamic_batching": {"preferred_batch_size": [4, 9]}}, [1, 4, 9]),
+        ({"max_batch_size": 0}, [0]),
+    ],
+)
+def test_what_is_captured_by_itself(config: dict[str, Any], rows: list[int]) -> None:
+    assert rows_of(**config) == [(count, count) for count in rows]
+
+
+def test_nothing_is_captured_unasked(tmp_path: Path, gpu: fake_cudart.Device) -> None:
+    served = affine(tmp_path, {})
+    assert launches(gpu, served, 1) == (0, 1)
+    assert gpu.calls["cudaStreamBeginCapture"] == 0
+
+
+def test_graphs_serve_the_shapes_they_were_captured_for(
+    tmp_path: Path, gpu: fake_cudart.Device
+) -> None:
+    served = affine(tmp_path, graphs(spec(1), spec(3, x=[4])))
+    assert gpu.calls["cudaGraphInstantiate"] == 2 * SETS
+    assert launches(gpu, served, 1) == (1, 0)
+    assert launches(gpu, served, 1, 2) == (1, 0)
+    assert launches(gpu, served, 2) == (0, 1)
+    assert launches(gpu, served, 1) == (1, 0)
+
+
+def test_smaller_batches_are_padded_down_to_the_lower_bound(
+    tmp_path: Path, gpu: fake_cudart.Device
+) -> None:
+    served = affine(tmp_path, graphs(spec(8, 4), spec(6, 5)))
+    assert [launches(gpu, served, *rows) for rows in ([5], [2, 2], [1, 3, 3], [8])] == [(1, 0)] * 4
+    assert launches(gpu, served, 3) == (0, 1)
+
+
+def test_padding_does_not_reach_other_shapes(tmp_path: Path, gpu: fake_cudart.Device) -> None:
+    profiles = [{"image": [[1, 3, 4, 4], [2, 3, 8, 8], [4, 3, 16, 16]]}]
+    directory = put_plan(engines.write_blur(tmp_path / "blur"), profiles)
+    served = load(directory, {"max_batch_size": 4, **graphs(spec(4, 1, image=[3, 8, 8]))})
+    for size, expected in ((8, 1), (4, 0), (16, 0)):
+        before = gpu.calls["cudaGraphLaunch"]
+        image = random(2, 3, size, size)
+        found = served.ask({"image": image})["out"]
+        assert gpu.calls["cudaGraphLaunch"] - before == expected
+        want = engines.expected(directory, {"image": image})["out"]
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_without_batches_has_one_graph(tmp_path: Path, gpu: fake_cudart.Device) -> None:
+    dims = {"input": [{**X, "dims": [2, 4]}], "output": [{**X, "name": "y", "dims": [2, 4]}]}
+    served = affine(tmp_path, {**graphs(), "max_batch_size": 0, **dims})
+    assert launches(gpu, served, 2) == (1, 0)
+
+
+def test_unload_destroys_graphs(tmp_path: Path, gpu: fake_cudart.Device) -> None:
+    served = affine(tmp_path, graphs(spec(1), spec(1), spec(3)))
+    assert len(gpu.graphs) == 2 * SETS
+    served.backend.unload()
+    assert not gpu.graphs
+    assert not gpu.events
+
+
+# --- What cannot be captured -------------------------------------------------------------------
+
+
+def only_warning(caplog: pytest.LogCaptureFixture) -> str:
+    (record,) = [one for one in caplog.records if one.levelname == "WARNING"]
+    return record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiate", "cudaGraphUpload"],
+)
+def test_a_failed_capture_is_one_warning_and_batches_run_without(
+    tmp_path: Path, gpu: fake_cudart.Device, caplog: pytest.LogCaptureFixture, function: str
+) -> None:
+    gpu.fail(function, 801, after=SETS)
+    served = affine(tmp_path, graphs(spec(1), spec(2), spec(3)))
+    text = only_warning(caplog)
+    assert "affine_0: no CUDA graph for x [2, 4], and none of those after it" in text
+    assert "CUDA error 801" in text
+    assert launches(gpu, served, 1) == (1, 0)
+    assert launches(gpu, served, 2) == (0, 1)
+    assert launches(gpu, served, 3) == (0, 1)
+    served.backend.unload()
+    assert not gpu.graphs
+
+
+def test_an_engine_that_allocates_while_it_is_captured(
+    tmp_path: Path,
+    gpu: fake_cudart.Device,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CUDA breaks such a capture, and says so where it ends."""
+    real = fake_trt.IExecutionContext.execute_async_v3
+
+    def execute(context: fake_trt.IExecutionContext, stream_handle: int) -> bool:
+        if gpu.streams[stream_handle].captured is not None:
+            fake_cudart.cudaMalloc(16)
+        return real(context, stream_handle)
+
+    monkeypatch.setattr(fake_trt.IExecutionContext, "execute_async_v3", execute)
+    served = affine(tmp_path, graphs(spec(1)))
+    assert "no CUDA graph for x [1, 4]" in only_warning(caplog)
+    assert launches(gpu, served, 1) == (0, 1)
+
+
+def test_an_execution_that_is_refused_while_it_is_captured(
+    tmp_path: Path,
+    gpu: fake_cudart.Device,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = fake_trt.IExecutionContext.execute_async_v3
+
+    def execute(context: fake_trt.IExecutionContext, stream_handle: int) -> bool:
+        if gpu.streams[stream_handle].captured is not None:
+            return context._error("enqueueV3: not in a capture")
+        return real(context, stream_handle)
+
+    monkeypatch.setattr(fake_trt.IExecutionContext, "execute_async_v3", execute)
+    served = affine(tmp_path, graphs(spec(1)))
+    assert "enqueueV3: not in a capture" in only_warning(caplog)
+    assert launches(gpu, served, 1) == (0, 1)
+    assert not gpu.graphs
+
+
+def test_outputs_of_unknown_size_cannot_be_captured(
+    tmp_path: Path, gpu: fake_cudart.Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = engines.write_nonzero(tmp_path / "nonzero")
+    served = load(put_plan(directory, untold={"where": [1, "found"]}), graphs())
+    assert "known only after the execution" in only_warning(caplog)
+    served.ask({"x": random(8)})
+    assert gpu.calls["cudaStreamBeginCapture"] == 0
+
+
+def test_free_sizes_need_a_spec(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    profiles = [{"image": [[1, 3, 4, 4], [2, 3, 8, 8], [4, 3, 16, 16]]}]
+    load(put_plan(engines.write_blur(tmp_path / "blur"), profiles), graphs())
+    assert "blur_0: no CUDA graphs: the sizes of input image are free" in only_warning(caplog)
+
+
+FAULTS = {
+    "rows": (spec(9), "graph_spec[0].batch_size is 9, expected 1 to 8"),
+    "no rows": (spec(0), "graph_spec[0].batch_size is 0, expected 1 to 8"),
+    "name": (spec(1, X=[4]), 'the model has no input "X"; did you mean "x"?'),
+    "rank": (spec(1, x=[4, 4]), 'input "x": expected one size for each of [4], got [4, 4]'),
+    "size": (spec(1, x=[5]), 'input "x": expected one size for each of [4], got [5]'),
+    "bound": (spec(4, 5), "graph_lower_bound.batch_size is 5, beyond the 4 of the spec"),
+    "no bound": (spec(4, 0), "graph_lower_bound.batch_size is 0, expected 1 to 8"),
+}
+
+
+@pytest.mark.parametrize(("given", "text"), FAULTS.values(), ids=FAULTS)
+def test_specs_that_fit_no_batch(tmp_path: Path, given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        affine(tmp_path, graphs(given))
+    assert text in caught.value.message
+
+
+def test_a_kernel_that_traps_in_a_graph_ends_the_worker(tmp_path: Path) -> None:
+    from naiad.worker.backends.base import InstanceLost
+
+    trip = tmp_path / "trip"
+    served = affine(tmp_path, graphs(spec(1)), trip=str(trip))
+    trip.touch()
+    with pytest.raises(InstanceLost, match="CUDA error 719"):
+        served.answers(served.request({"x": random(1, 4)}))
+
+
+# --- Priority ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("priority", "number"),
+    [
+        ("PRIORITY_DEFAULT", 0),
+        ("PRIORITY_MAX", fake_cudart.PRIORITY_GREATEST),
+        ("PRIORITY_MIN", fake_cudart.PRIORITY_LEAST),
+    ],
+)
+def test_streams_have_the_priority_of_the_config(
+    tmp_path: Path, gpu: fake_cudart.Device, priority: str, number: int
+) -> None:
+    affine(tmp_path, {"optimization": {"priority": priority}})
+    assert [stream.priority for stream in gpu.streams.values()] == [number] * 3
+
+
+def test_spinning_does_not_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from naiad.worker.backends.tensorrt import streams
+
+    def refuse(seconds: float) -> None:
+        raise AssertionError("it slept")
+
+    monkeypatch.setattr(streams, "sleep", refuse)
+    served = affine(tmp_path, {"optimization": {"cuda": {"busy_wait_events": True}}})
+    served.ask({"x": random(2, 4)})

@@ -1,0 +1,72 @@
+"""CUDA graphs of one data path: captured when the model is loaded, launched instead of executing.
+
+A graph replays one execution of certain shapes in a certain set of buffers. Owns what was captured;
+which is to be captured is graph_specs.py's, and capturing the data path's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from naiad.worker.backends.tensorrt.graph_specs import GraphSpec
+from naiad.worker.backends.tensorrt.memory import BufferSet
+from naiad.worker.backends.tensorrt.profiles import Shape
+from naiad.worker.backends.tensorrt.streams import Streams
+
+Key = tuple[int, tuple[tuple[str, Shape], ...]]
+
+
+class CapturedGraph(NamedTuple):
+    spec: GraphSpec
+    graph: Any
+    outputs: dict[str, Shape]
+    """Their whole shapes."""
+
+
+class CapturedGraphs:
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._exact: dict[Key, CapturedGraph] = {}
+        self._padding: dict[int, list[CapturedGraph]] = {}
+        """Those that serve smaller batches as well, by set, the smallest first."""
+
+    def __len__(self) -> int:
+        return len(self._exact)
+
+    def add(self, buffers: BufferSet, captured: CapturedGraph) -> None:
+        key = _key(buffers, captured.spec.shapes)
+        if key in self._exact:  # the config has it twice
+            self._streams.drop_graph(captured.graph)
+            return
+        self._exact[key] = captured
+        if captured.spec.rows_least < captured.spec.rows:
+            padding = self._padding.setdefault(id(buffers), [])
+            padding.append(captured)
+            padding.sort(key=lambda one: one.spec.rows)
+
+    def find(
+        self, buffers: BufferSet, shapes: Mapping[str, Shape], rows: int
+    ) -> CapturedGraph | None:
+        """One of exactly these shapes, else the smallest whose bounds admit so few rows."""
+        if not self._exact:
+            return None
+        exact = self._exact.get(_key(buffers, shapes))
+        if exact is not None or not rows:
+            return exact
+        for one in self._padding.get(id(buffers), ()):
+            spec = one.spec
+            if spec.rows_least <= rows < spec.rows and all(
+                spec.shapes[name][1:] == shape[1:] for name, shape in shapes.items()
+            ):
+                return one
+        return None
+
+    def close(self) -> None:
+        self._padding.clear()
+        while self._exact:
+            self._streams.drop_graph(self._exact.popitem()[1].graph)
+
+
+def _key(buffers: BufferSet, shapes: Mapping[str, Shape]) -> Key:
+    return id(buffers), tuple(sorted(shapes.items()))
