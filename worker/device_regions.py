@@ -150,6 +150,12 @@ class DeviceRegions:
         with self._waited_for(target) as cuda:
             cuda.copy_on_device(target.address, source.address, source.size)
 
+    def wait_for(self, span: DeviceSpan) -> None:
+        """Until the owner's own work on it is done, for code that does not know of events."""
+        if span.event is not None:
+            with self._waited_for(span):
+                pass
+
     @contextmanager
     def _waited_for(self, span: DeviceSpan) -> Iterator[CudaRuntime]:
         """The memory is free of its owner's own work. Raises ModelError or InstanceLost for what

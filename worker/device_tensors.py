@@ -36,6 +36,10 @@ class DeviceInput:
         self._buffer: memoryview | None = None
         self._array: Array | None = None
 
+    def wait(self) -> None:
+        """Until its owner's own work on it is done."""
+        self._regions.wait_for(self.span)
+
     @property
     def buffer(self) -> memoryview:
         """Raises ModelError when CUDA cannot copy them, InstanceLost when the GPU is lost."""

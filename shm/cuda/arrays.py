@@ -143,11 +143,20 @@ def _by_dlpack(array: Any) -> DeviceView:
 
 
 def _check_packed(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    if not is_packed(shape, strides):
+        raise RequestError(
+            f"expected an array that is contiguous in C order, got the shape {list(shape)} with"
+            f" strides of {list(strides)} elements; make it contiguous first"
+        )
+
+
+def is_packed(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
+    """Whether the elements lie side by side in C order; `strides` count elements."""
+    if strides is None or 0 in shape:
+        return True
     expected = 1
     for dim, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if dim != 1 and stride != expected and 0 not in shape:
-            raise RequestError(
-                f"expected an array that is contiguous in C order, got the shape {list(shape)} with"
-                f" strides of {list(strides)} elements; make it contiguous first"
-            )
+        if dim != 1 and stride != expected:
+            return False
         expected *= dim
+    return True

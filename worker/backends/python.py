@@ -29,6 +29,8 @@ from naiad.worker.backends.triton_python.logger import write_to_stderr
 UTILS_NAME: Final = "triton_python_backend_utils"
 DEFAULT_FILENAME: Final = "model.py"
 CLASS_NAME: Final = "TritonPythonModel"
+FORCE_CPU_ONLY_INPUTS: Final = "FORCE_CPU_ONLY_INPUT_TENSORS"
+"""A parameter of the model, Triton's: "no" leaves inputs in GPU memory that clients have there."""
 READ_ONLY_INPUTS: Final = "READ_ONLY_INPUTS"
 """A parameter of the model: "yes" saves the copy of each input, whose arrays are then read-only."""
 
@@ -39,6 +41,7 @@ class PythonBackend:
     def __init__(self) -> None:
         self._model: Any = None
         self._are_views = False
+        self.takes_device_memory = False
         self._runner: asyncio.Runner | None = None
 
     def load(self, instance: ModelInstance) -> ModelConfig:
@@ -71,6 +74,7 @@ class PythonBackend:
                 code=Code.UNSUPPORTED,
             )
         self._are_views = config.parameters.get(READ_ONLY_INPUTS, "").lower() == "yes"
+        self.takes_device_memory = config.parameters.get(FORCE_CPU_ONLY_INPUTS, "").lower() == "no"
         model = model_class()
         if hasattr(model, "initialize"):
             model.initialize(arguments(instance, config))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from naiad.worker.backends.base import InputTensor, OutputTensor
+from naiad.shm.cuda.arrays import DeviceArray
+from naiad.worker.backends.base import DeviceSpan, InputTensor, OutputTensor
 from naiad.worker.backends.gather import packed_bytes
 from naiad.worker.backends.triton_python import dlpack
 from naiad.worker.backends.triton_python.datatypes import (
@@ -15,6 +16,7 @@ from naiad.worker.backends.triton_python.datatypes import (
     string_elements,
 )
 from naiad.worker.backends.triton_python.errors import TritonModelException
+from naiad.worker.device_tensors import DeviceInput
 from naiad.worker.tensors import pack_bytes
 
 if TYPE_CHECKING:
@@ -25,9 +27,11 @@ class Tensor:
     """Tensor(name, array) keeps the array's own dtype: nothing is converted, or copied.
 
     An input's array is the model's own, to be changed as it likes; it is made when first asked for.
+    What lies in GPU memory is no array here: other libraries take it by DLPack, or by
+    `__cuda_array_interface__`.
     """
 
-    __slots__ = ("_array", "_datatype", "_name", "_shape", "_source")
+    __slots__ = ("_array", "_datatype", "_device", "_name", "_shape", "_source")
 
     def __init__(self, name: str, numpy_array: Array) -> None:
         if not isinstance(numpy_array, np.ndarray):
@@ -41,6 +45,7 @@ class Tensor:
         self._array: Array | None = numpy_array
         self._shape = numpy_array.shape
         self._source: tuple[InputTensor, bool] | None = None
+        self._device: DeviceArray | None = None
 
     @classmethod
     def of_input(cls, source: InputTensor, *, is_view: bool) -> Tensor:
@@ -51,6 +56,13 @@ class Tensor:
         tensor._shape = source.shape
         tensor._array = None
         tensor._source = (source, is_view)
+        tensor._device = None
+        if isinstance(source, DeviceInput):
+            source.wait()
+            span = source.span
+            tensor._device = DeviceArray(
+                span.address, span.device, source.datatype, source.shape, span
+            )
         return tensor
 
     def name(self) -> str:
@@ -64,10 +76,21 @@ class Tensor:
         return DATATYPE_NUMBER[self._datatype]
 
     def is_cpu(self) -> bool:
-        return True
+        return self._device is None
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self._device is None:
+            raise AttributeError(f"tensor {self._name!r} is in ordinary memory; use as_numpy()")
+        return self._device.__cuda_array_interface__
 
     def as_numpy(self) -> Array:
         """The array; strings are an object array of bytes."""
+        if self._device is not None:
+            raise TritonModelException(
+                "Tensor is stored in GPU and cannot be converted to NumPy: use to_dlpack(), or"
+                f" leave FORCE_CPU_ONLY_INPUT_TENSORS at its default ({self._name!r})"
+            )
         if self._datatype == "BF16":
             raise TritonModelException(
                 f"tensor {self._name!r} is BF16, which NumPy does not have; use to_dlpack()"
@@ -76,15 +99,30 @@ class Tensor:
 
     def to_dlpack(self) -> object:
         """A DLPack capsule over the same memory."""
+        if self._device is not None:
+            return self._device.__dlpack__()
         return dlpack.to_capsule(self._values(), self._datatype)
 
     @staticmethod
     def from_dlpack(name: str, dlpack_tensor: Any) -> Tensor:
         """A tensor over the memory of a capsule, or of an object with __dlpack__ (PyTorch, ...)."""
         datatype, array = dlpack.from_capsule(dlpack_tensor)
+        if isinstance(array, DeviceArray):
+            return Tensor._on_gpu(name, array)
         tensor = Tensor(name, array)
         if datatype is not None:
             tensor._datatype = datatype
+        return tensor
+
+    @classmethod
+    def _on_gpu(cls, name: str, array: DeviceArray) -> Tensor:
+        tensor = cls.__new__(cls)
+        tensor._name = name
+        tensor._datatype = array.datatype
+        tensor._shape = array.shape
+        tensor._array = None
+        tensor._source = None
+        tensor._device = array
         return tensor
 
     def __dlpack__(self, stream: object = None, **_: object) -> object:
@@ -92,7 +130,7 @@ class Tensor:
         return self.to_dlpack()
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CPU
+        return dlpack.CPU if self._device is None else self._device.__dlpack_device__()
 
     def _values(self) -> Array:
         if self._array is None:
@@ -104,6 +142,10 @@ class Tensor:
 
     def output(self) -> OutputTensor:
         """What the worker's loop takes."""
+        if self._device is not None:
+            device = self._device
+            span = DeviceSpan(device.address, device.nbytes, device.device, None, device)
+            return OutputTensor(self._name, self._datatype, self._shape, span=span)
         values = self._values()
         if self._datatype == "BYTES":
             packed = pack_bytes(list(string_elements(values)))
