@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from gpu_checks import kernel_trt, rows
+from gpu_checks import client_gpu_memory, kernel_trt, rows
 from gpu_checks.gpu import CudaFailed, host_microseconds
 from gpu_checks.peers import python_path
 from gpu_checks.rows import Row
@@ -98,6 +98,7 @@ def prove(options: Options) -> Iterator[Row]:
             fault = next((line for line in server.log.splitlines() if UNREGISTERED in line), "")
             what = "the worker registered the client's memory"
             yield rows.holds(what, not fault, "no warning", reason=fault)
+            yield from client_gpu_memory.prove(client, "kernel", (ROWS_MAX, WIDTH))
             calls = []
             for _ in range(LATENCY_CALLS):
                 begin = perf_counter()

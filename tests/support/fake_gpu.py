@@ -67,7 +67,7 @@ def cudaMemcpyAsync(dst: int, src: int, count: int, kind: Any, stream: Any) -> A
 
 
 def cudaEventRecord(event: Any, stream: Any) -> Any:
-    stream.add(partial(_note_time, event))
+    cudart.device.streams[int(stream)].add(partial(_note_time, event))
     return base.cudaEventRecord(event, stream)
 
 

@@ -282,14 +282,32 @@ def test_a_whole_server(device: Device) -> None:
     assert found["20 requests at once: 2x + 1"].measured == "20 of 20"
 
 
-def test_a_server_that_cannot_register_memory_is_found_out(device: Device, tmp_path: Path) -> None:
+REFUSING = """
+refused = (fake_gpu.cudaError_t.cudaErrorNotSupported,)
+fake_gpu.cudaHostRegister = lambda *_: refused
+"""
+HASTY = """
+own = fake_gpu.cudaStreamWaitEvent
+done = (fake_gpu.cudaError_t.cudaSuccess,)
+is_shared = lambda event: isinstance(event, fake_gpu.InterprocessEvent)
+fake_gpu.cudaStreamWaitEvent = lambda *a: done if is_shared(a[1]) else own(*a)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "row"),
+    [
+        (REFUSING, "the worker registered the client's memory"),
+        (HASTY, "a client's tensors on the GPU: written late, read when they are"),
+    ],
+)
+def test_a_server_with_a_fault_is_found_out(
+    device: Device, tmp_path: Path, fault: str, row: str
+) -> None:
+    """In the CUDA of its processes: no registration, or nobody waits for clients' events."""
     runtime = tmp_path / "planted" / "cuda" / "bindings" / "runtime.py"
-    runtime.write_text(
-        f"{runtime.read_text()}"
-        "refused = (fake_gpu.cudaError_t.cudaErrorNotSupported,)\n"
-        "fake_gpu.cudaHostRegister = lambda *_: refused\n"
-    )
-    assert failing(server.prove) == ["the worker registered the client's memory"]
+    runtime.write_text(runtime.read_text() + fault)
+    assert failing(server.prove) == [row]
 
 
 def test_a_server_without_its_packages(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
