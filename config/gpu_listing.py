@@ -100,7 +100,13 @@ def asked_gpus(seconds_max: float = LISTING_SECONDS_MAX) -> list[Gpu]:
     if process.returncode != 0:
         last = complaint.decode(errors="replace").strip().splitlines()[-1:]
         raise NvmlFault("".join(last) or f"the listing ended with exit code {process.returncode}")
-    return [Gpu(*row) for row in json.loads(answer[:ANSWER_BYTES_MAX])]
+    try:
+        gpus = [Gpu(*row) for row in json.loads(answer[:ANSWER_BYTES_MAX])]
+        if gpus:
+            chosen_uuids(",".join(gpu.uuid for gpu in gpus))
+    except (ValueError, TypeError, GpuFault) as fault:
+        raise NvmlFault(f"the listing is none: {fault}") from fault
+    return gpus
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,13 @@ def test_a_fault_of_nvml_is_its_own_words(nvml: Path) -> None:
     tell(nvml, gpu(A), fails={"nvmlInit": 9})
     with pytest.raises(GpuFault, match=r"cannot be listed \(nvmlInit: Driver Not Loaded\)"):
         found_gpus("all", {})
+
+
+@pytest.mark.parametrize("uuid", ["GPU 7", "", 5])
+def test_what_is_no_listing_is_a_fault(nvml: Path, uuid: Any) -> None:
+    tell(nvml, gpu(uuid))
+    with pytest.raises(NvmlFault, match="the listing is none"):
+        asked_gpus()
 
 
 def test_auto_is_content_without(nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
