@@ -7,6 +7,7 @@ that its capsules point to, until their consumers give them back.
 from __future__ import annotations
 
 import ctypes
+from math import prod
 from typing import Any, Final, NamedTuple
 
 from naiad.protocol.datatypes import ITEM_BYTES
@@ -93,7 +94,10 @@ def new_capsule(
 ) -> object:
     """A capsule over packed memory of a GPU; `keep` lives until its consumer needs it no more."""
     kind = datatype.rstrip("0123456789")
-    sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
+    rank = max(1, len(shape))
+    sizes = (ctypes.c_int64 * rank)(*shape)
+    # Later versions want strides also where all is packed.
+    strides = (ctypes.c_int64 * rank)(*[prod(shape[axis + 1 :]) for axis in range(len(shape))])
     made = _Managed()
     made.tensor = _Tensor(
         address,
@@ -104,12 +108,12 @@ def new_capsule(
         int(datatype.removeprefix(kind) or 8),
         1,
         sizes,
-        None,
+        strides,
         0,
     )
     made.deleter = ctypes.cast(_give_back, ctypes.c_void_p).value
     place = ctypes.addressof(made)
-    _lent[place] = (made, sizes, keep)
+    _lent[place] = (made, sizes, strides, keep)
     capsule: object = _python.PyCapsule_New(place, _NAME, _end_capsule)
     return capsule
 

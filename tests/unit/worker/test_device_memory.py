@@ -252,6 +252,19 @@ def test_a_region_that_a_batch_uses_is_closed_after_it(table: RegionTable, handl
     assert fake_cuda_ipc.open_count(handle) == 0
 
 
+def test_a_region_is_opened_on_its_gpu_and_on_the_only_one_that_is_seen(
+    table: RegionTable, handle: bytes, gpu: fake_cudart.Device
+) -> None:
+    table.define([cuda_region(handle, 256, 1, "second", region_id=2)])
+    assert table.device.span(2, 0, 4).device == 0
+    assert gpu.calls["cudaSetDevice"] == 0
+    gpu.count = 2
+    both = DeviceRegions(fake_cuda_ipc.loaded)
+    both.define(cuda_region(handle, 256, 1, "second", region_id=2))
+    assert both.span(2, 0, 4).device == 1
+    assert gpu.calls["cudaSetDevice"] == 2, "there and back: the backend's own stays current"
+
+
 def test_two_regions_of_one_handle_are_closed_apart(table: RegionTable, handle: bytes) -> None:
     table.define([cuda_region(handle, 64, 0, "again", region_id=2)])
     first_span, second = table.device.span(1, 0, 4), table.device.span(2, 0, 4)
