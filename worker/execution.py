@@ -106,6 +106,7 @@ class Execution:
         read_ns = monotonic_ns()
         responses = self._execute(requests, batch) if requests else ()
         executed_ns = monotonic_ns()
+        read_ns += self._copied_in_ns(executed_ns - read_ns)
         frames = self._write(batch, requests, responses, results)
         durations = Durations(
             read_ns - started_ns, executed_ns - read_ns, monotonic_ns() - executed_ns
@@ -116,6 +117,11 @@ class Execution:
         """The result of a request cannot be sent after all: take back what it was lent."""
         self._lender.end(request.session, request.id)
         self._log.line(f"request {request.label or '-'}: {error.message}")
+
+    def _copied_in_ns(self, most_ns: int) -> int:
+        """What of the execution was the way of inputs to the device, as far as it tells."""
+        told: int = getattr(self.backend, "copied_in_ns", 0)
+        return max(0, min(most_ns, told))
 
     def drop_ahead(self, waiting: Collection[ReceivedBatch]) -> None:
         """Let go of the batch that was to be next, if it is not among those that wait."""

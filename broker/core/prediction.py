@@ -19,19 +19,23 @@ class Prediction:
     """Moving averages of one worker: busy time per batch size, and the hand-over around it.
 
     The hand-over is what passes between sending a batch to an idle worker and having its results,
-    less the time the worker was busy: two messages and two wake-ups. All times in nanoseconds.
+    less the time the worker was busy: two messages and two wake-ups. The lead is that and the time
+    that its inputs took to where it executes (a GPU's memory), which a batch sent ahead spends
+    beside the running one. All times in nanoseconds.
     """
 
-    __slots__ = ("_busy_ns", "_each_ns", "_mean_ns", "_spread_ns")
+    __slots__ = ("_busy_ns", "_each_ns", "_input_ns", "_mean_ns", "_spread_ns")
 
     def __init__(self) -> None:
         self._busy_ns: dict[int, float] = {}
         self._each_ns: float | None = None
+        self._input_ns = 0.0
         self._mean_ns = 0.0
         self._spread_ns = 0.0
 
-    def observe(self, rows: int, busy_ns: int, handover_ns: int | None) -> None:
-        """Take in one finished batch; `handover_ns` only if its worker was idle when it came."""
+    def observe(self, rows: int, busy_ns: int, handover_ns: int | None, input_ns: int = 0) -> None:
+        """Take in one finished batch, busy after its inputs; `handover_ns`, and what its inputs
+        took, only if its worker was idle when it came."""
         known = self._busy_ns.get(rows)
         if known is None and len(self._busy_ns) >= ROWS_REMEMBERED_MAX:
             self._busy_ns.pop(next(iter(self._busy_ns)))
@@ -40,6 +44,7 @@ class Prediction:
             off = handover_ns - self._mean_ns
             self._mean_ns += WEIGHT * off
             self._spread_ns += WEIGHT * (abs(off) - self._spread_ns)
+            self._input_ns += WEIGHT * (input_ns - self._input_ns)
 
     def observe_each(self, ns: int) -> None:
         """What one execution took, of a model that does not batch."""
@@ -60,6 +65,10 @@ class Prediction:
     def handover_ns(self) -> int:
         """About the 90th percentile of the hand-over."""
         return int(self._mean_ns + SPREADS * self._spread_ns)
+
+    def lead_ns(self) -> int:
+        """How long before its turn a batch is to be sent."""
+        return self.handover_ns() + int(self._input_ns)
 
 
 def _followed(average: float | None, seen: int) -> float:

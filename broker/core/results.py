@@ -88,7 +88,7 @@ class Results:
                     if job.deadline_ns:
                         world.deadlines.discard(job)
             # Its worker began it when the results just taken in were sent.
-            self._dispatch.predict(slot, early, world.now_ns - slot.prediction.handover_ns())
+            self._dispatch.predict(slot, early, world.now_ns - slot.prediction.lead_ns())
         else:
             if instance.state is InstanceState.BUSY:
                 instance.move(InstanceState.READY)
@@ -114,7 +114,8 @@ class Results:
         # Results of a series wait for each other: they say nothing of a hand-over.
         is_alone = not batch.early and not slot.ahead
         handover_ns = self._world.now_ns - batch.sent_ns - busy_ns if is_alone else None
-        slot.prediction.observe(batch.rows, busy_ns, handover_ns)
+        executed_ns = busy_ns - durations.input_ns
+        slot.prediction.observe(batch.rows, executed_ns, handover_ns, durations.input_ns)
         if not instance.model.batch_policy.batching:
             slot.prediction.observe_each(busy_ns)
 

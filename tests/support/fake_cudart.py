@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 POISON = 0xCD
@@ -27,6 +28,7 @@ ALIGNMENT = 256
 STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999})
 
 cudaStreamNonBlocking = 1
+cudaEventDefault = 0
 cudaEventDisableTiming = 2
 cudaHostAllocDefault = 0
 cudaHostRegisterPortable = 1
@@ -124,9 +126,15 @@ class cudaStream_t:
 class cudaEvent_t:
     """Each recording is an event of its own: who waits for an earlier one sees that reached."""
 
-    def __init__(self) -> None:
+    def __init__(self, flags: int = cudaEventDisableTiming) -> None:
+        self.flags = flags
         self.done = threading.Event()
         self.done.set()
+        self.reached_s = 0.0
+
+    def reach(self, done: threading.Event) -> None:
+        self.reached_s = perf_counter()
+        done.set()
 
 
 class Graph:
@@ -360,20 +368,29 @@ def _reached(done: threading.Event) -> None:
 
 @_call(1)
 def cudaEventCreateWithFlags(flags: int) -> Any:
-    event = cudaEvent_t()
+    event = cudaEvent_t(flags)
     device.events.add(event)
     return (event,)
 
 
 @_call(0)
 def cudaEventRecord(event: cudaEvent_t, stream: cudaStream_t) -> Any:
-    event.done = threading.Event()
-    stream.add(event.done.set)
+    done = event.done = threading.Event()
+    stream.add(lambda: event.reach(done))
 
 
 @_call(0)
 def cudaEventQuery(event: cudaEvent_t) -> Any:
     return None if event.done.is_set() else cudaError_t.cudaErrorNotReady
+
+
+@_call(1)
+def cudaEventElapsedTime(start: cudaEvent_t, end: cudaEvent_t) -> Any:
+    if start.flags & cudaEventDisableTiming or end.flags & cudaEventDisableTiming:
+        return cudaError_t.cudaErrorInvalidValue
+    if not (start.done.is_set() and end.done.is_set()):
+        return cudaError_t.cudaErrorNotReady
+    return ((end.reached_s - start.reached_s) * 1e3,)
 
 
 @_call(0)

@@ -185,6 +185,10 @@ class Bounded(Protocol):
 class Overlapping(Backend, Protocol):
     """A backend that can bring the next batch to its device while it executes one."""
 
+    copied_in_ns: int
+    """How long the last `execute` waited for inputs on their way to the device; what was staged in
+    time takes nothing."""
+
     def overlap(self, meanwhile: Callable[[], None], ahead: Callable[[], None]) -> None:
         """Called once, before the first batch. During `execute`, while the device works, the
         backend calls `meanwhile` again and again, which may call `stage`; and `ahead` just before

@@ -27,6 +27,7 @@ FUNCTIONS = [
 ENUMERATIONS = ["cudaError_t", "cudaMemcpyKind", "cudaDeviceAttr", "cudaStreamCaptureMode"]
 CONSTANTS = [
     "cudaStreamNonBlocking",
+    "cudaEventDefault",
     "cudaEventDisableTiming",
     "cudaHostAllocDefault",
     "cudaHostRegisterPortable",

@@ -37,3 +37,14 @@ def test_the_batch_sizes_remembered_are_bounded() -> None:
     for rows in range(10_000):
         prediction.observe(rows, 1, None)
     assert sum(prediction.busy_ns(rows) is not None for rows in range(10_000)) == 128
+
+
+def test_what_inputs_take_to_their_device_is_part_of_the_lead() -> None:
+    prediction = Prediction()
+    for _ in range(50):
+        prediction.observe(1, 1000, 100, 400)
+    assert prediction.busy_ns(1) == 1000
+    assert prediction.lead_ns() - prediction.handover_ns() in (399, 400)
+    before = prediction.lead_ns()
+    prediction.observe(1, 1000, None, 0)
+    assert prediction.lead_ns() == before, "sent ahead, its inputs took nothing"

@@ -494,6 +494,7 @@ class Overlapping(ScriptedBackend):
         self.staged: Any = None
         self.taken: list[bool] = []
         self.unstaged = 0
+        self.copied_in_ns = 0
 
     def overlap(self, meanwhile: Any, ahead: Any) -> None:
         self.meanwhile, self.ahead = meanwhile, ahead
@@ -562,3 +563,13 @@ def test_a_staged_batch_that_was_given_back_is_let_go() -> None:
     waiting.clear()
     execution.run(first, set())
     assert backend.taken == [False, False]
+
+
+def test_the_way_to_the_device_counts_as_input_and_not_as_inference() -> None:
+    backend, execution = overlapping([])
+    backend.copied_in_ns = 10**12
+    told = execution.run(batch_of([fp32(1)], [bytes(16)]), set()).durations
+    assert told.infer_ns == 0
+    assert told.input_ns > 0
+    backend.copied_in_ns = 0
+    assert execution.run(batch_of([fp32(1)], [bytes(16)]), set()).durations.infer_ns > 0

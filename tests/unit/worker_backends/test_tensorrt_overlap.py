@@ -111,6 +111,15 @@ def test_the_next_batch_is_executed_ahead_and_its_results_wait_for_their_turn(
     assert context.executions == 3
 
 
+def test_the_time_of_copies_in_is_told_unless_they_were_made_ahead(worker: Worker) -> None:
+    served = worker.served
+    worker.waiting = following = [served.request({"x": random(2, 4)})]
+    served.ask({"x": random(1, 4)})
+    assert worker.backend.copied_in_ns > 0
+    served.answers(*following)
+    assert worker.backend.copied_in_ns == 0
+
+
 def test_what_is_staged_and_not_executed_is_let_go(worker: Worker) -> None:
     served = worker.served
     for _ in range(3):

@@ -50,6 +50,7 @@ class TensorRTBackend:
 
     def __init__(self, importer: runtime.Importer = import_module) -> None:
         self._importer = importer
+        self.copied_in_ns = 0
         self._instance_name = ""
         self._config = ModelConfig("")
         self._batches = False
@@ -211,6 +212,7 @@ class TensorRTBackend:
         """Requests whose shapes agree run together, the others one after the other."""
         answers: dict[int, ModelResponse | NaiadError] = {}
         pieces = self._taken(batch)
+        before_ns = self._pipeline.copied_in_ns
         for position, piece in enumerate(pieces):
             try:
                 if position + 1 < len(pieces):
@@ -222,6 +224,7 @@ class TensorRTBackend:
                 if len(piece.indexes) > 1 or len(pieces) == 1:
                     raise
                 answers[piece.indexes[0]] = error
+        self.copied_in_ns = self._pipeline.copied_in_ns - before_ns
         return [answers[index] for index in range(len(batch))]
 
     def _configured(self, responses: Sequence[ModelResponse]) -> Sequence[ModelResponse]:

@@ -136,7 +136,9 @@ class BufferSet:
     def __init__(self, streams: Streams) -> None:
         self.device = DeviceBuffers(streams.cuda)
         self.staging = PinnedBlocks(streams.cuda, STAGING_BYTES_MAX)
-        self.copied_in = streams.new_event()
+        self.begun = streams.new_clock()
+        """Before the copies in, which `copied_in` is after."""
+        self.copied_in = streams.new_clock()
         self.executed = streams.new_event()
         self.copied_out = streams.new_event()
         self.is_taken = False
@@ -159,7 +161,7 @@ class BufferSet:
     def close(self) -> None:
         self.device.close()
         self.staging.close()
-        for event in (self.copied_in, self.executed, self.copied_out):
+        for event in (self.begun, self.copied_in, self.executed, self.copied_out):
             self._streams.drop_event(event)
 
 

@@ -40,6 +40,8 @@ class Pipeline:
         self._streams = streams
         self._sets = sets
         self._next: Piece | None = None
+        self.copied_in_ns = 0
+        """Summed over all pieces: what execution waited for copies in."""
 
     @property
     def can_stage(self) -> bool:
@@ -70,6 +72,7 @@ class Pipeline:
         if self._next is not None and self._next is not piece:
             self._reset()
         self._next = None
+        is_staged = piece.flight is not None
         try:
             self._bring(piece)
             self._launch(piece, in_turn=True)
@@ -82,6 +85,9 @@ class Pipeline:
             if meanwhile is not None:
                 meanwhile()
             path.wait_executed(flight, meanwhile)
+            if not is_staged:
+                buffers = flight.buffers
+                self.copied_in_ns += self._streams.between_ns(buffers.begun, buffers.copied_in)
             if self._next is not None:
                 if ahead is not None:
                     ahead()

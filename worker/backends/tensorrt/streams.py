@@ -68,6 +68,14 @@ class Streams:
         """An event that has not been recorded counts as reached."""
         return self.cuda.call("cudaEventCreateWithFlags", self._api.cudaEventDisableTiming)
 
+    def new_clock(self) -> Any:
+        """An event that remembers when it was reached."""
+        return self.cuda.call("cudaEventCreateWithFlags", self._api.cudaEventDefault)
+
+    def between_ns(self, first: Any, second: Any) -> int:
+        """The time between two clocks that were both reached."""
+        return int(self.cuda.call("cudaEventElapsedTime", first, second) * 1e6)
+
     def drop_event(self, event: Any) -> None:
         self.cuda.call("cudaEventDestroy", event)
 
