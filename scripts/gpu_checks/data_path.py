@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any, Final
@@ -22,6 +23,7 @@ from naiad.worker.backends.tensorrt.backend import TensorRTBackend
 WIDTH: Final = 1024
 BATCHES: Final = ([1], [3, 1, 4], [1] * 16, [32])
 ROWS_MAX: Final = 32
+GRAPHS: Final = {"optimization": {"cuda": {"graphs": True}}}
 REQUESTS: Final = 16
 REQUEST_BYTES: Final = (8 << 20, 2 << 20, 1 << 20)
 """Of a large batch's request; the first of which there is room for in /dev/shm."""
@@ -35,6 +37,7 @@ BUSY_US: Final = 200.0
 def prove(options: Options) -> Iterator[Row]:
     yield from _results()
     yield from _small()
+    yield from _graphed()
     yield from _large()
 
 
@@ -96,6 +99,34 @@ def _staged(backend: TensorRTBackend, batches: Sequence[Sequence[ModelRequest]])
         backend.execute(batch)
         has_staged[0] = False
         del waiting[:1]
+
+
+def _graphed() -> Iterator[Row]:
+    """Batches that were captured: launched again, not given to the stream again."""
+    plan = kernel_trt.plan(WIDTH, ROWS_MAX, stamps=True)
+    size = 2 * WIDTH * ELEMENT_BYTES
+    for name, config in (("without graphs", {}), ("as a graph", GRAPHS)):
+        with (
+            loaded(plan, with_kernel, {"max_batch_size": ROWS_MAX, **config}) as (backend, _),
+            segment(size, MappedMemory) as memory,
+        ):
+            engine = kernel_trt.engines[-1]
+            batch = Batch(memory, [1], WIDTH)
+            engine.forget_stamps()
+            starts = engine.starts
+            run = partial(backend.execute, batch.requests)
+            took = [_ms(run) for _ in range(LATENCY_CALLS)]
+            if config:
+                ran = len(read_stamps(engine.gpu, engine.gpu.stream(), engine.stamps))
+                begun = engine.starts - starts
+                fault = _fault_after(backend, batch)
+                is_so = ran == LATENCY_CALLS and not begun and not fault
+                measured = f"{ran} executions, {begun} starts"
+                bar = f"{LATENCY_CALLS}, 0"
+                reason = fault or "there is no graph for one row"
+                what = "graphs serve their batches"
+                yield rows.holds(what, is_so, measured, bar=bar, reason=reason)
+            yield rows.told(f"a batch of one row, {name}", median(took) * 1000, "us", "p50")
 
 
 def _large() -> Iterator[Row]:

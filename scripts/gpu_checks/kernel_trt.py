@@ -97,6 +97,9 @@ class ICudaEngine:
         self.gpu = Gpu()
         self.kernels = Kernels(self.gpu)
         self._stream = self.gpu.stream()
+        self.kernels.busy(self._stream, 1)  # loads it, which a capture could not
+        self.starts = 0
+        """Executions that were given to a stream, also to one that is captured."""
         self.stamps = self.gpu.malloc(STAMPS_BYTES) if told["stamps"] else 0
         self.forget_stamps()
 
@@ -170,6 +173,7 @@ class IExecutionContext:
 
     def execute_async_v3(self, stream_handle: int) -> bool:
         engine = self.engine
+        engine.starts += 1
         x, y = self._addresses["x"], self._addresses["y"]
         engine.kernels.affine(
             stream_handle, x, y, self._count(), busy_us=engine.busy_us, stamps=engine.stamps

@@ -264,6 +264,15 @@ def test_the_data_path(device: Device) -> None:
     assert not device.pinned
 
 
+def test_graphs_that_are_not_made_are_found_out(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_path, "GRAPHS", {"optimization": {"cuda": {"graphs": False}}})
+    found = {row.what: row for row in data_path._graphed()}["graphs serve their batches"]
+    assert (found.verdict, found.measured) == (FAIL, "5 executions, 5 starts")
+    assert found.reason == "there is no graph for one row"
+
+
 def test_wrong_results_are_found_out(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(x: int, y: int, count: int, *rest: Any) -> None:
         fake_gpu_driver.affine(x, y, count, *rest)
