@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 import pytest
@@ -43,6 +44,13 @@ def test_the_ptx_is_for_old_drivers_and_has_what_is_launched() -> None:
     assert b"\n.version 6.4\n.target sm_75\n" in b"\n" + ptx
     assert entries(ptx) == NAMES
     assert parameters(ptx) == [(b"u64", b"affine_param_%d" % number) for number in range(6)]
+
+
+def test_the_ptx_is_not_of_an_older_source() -> None:
+    """Whoever edits kernels.cu makes kernels.ptx again, with NVRTC, and writes the new sum there."""
+    digest = hashlib.sha256(kernels.SOURCE.read_bytes()).hexdigest()
+    first = kernels.PTX.read_text().splitlines()[0]
+    assert first == f"// Of kernels.cu with the SHA-256 {digest}"
 
 
 @pytest.mark.parametrize("capability", [80, 90, 120])
