@@ -94,8 +94,9 @@ def plan(
     shape tensors, which makes them such. `header` may hold `version`, `capability`, `types` and
     `formats` by tensor, `untold` (outputs whose shape depends on the data, with their dims),
     `device_bytes` (what a context takes), `trip` (a file: while it is there, the kernel removes it
-    and traps), `hold` (a file: while it is there, the kernel takes its time) and `host` (outputs
-    that lie in host memory).
+    and traps), `has_host_code` (a version-compatible plan), `plugins` (a library it needs), `hold`
+    (a file: while it is there, the kernel takes its time) and `host` (outputs that lie in host
+    memory).
     """
     header = {"profiles": profiles, "values": values or {}, **header}
     told = json.dumps({"version": __version__, "capability": "9.0", **header}).encode()
@@ -140,7 +141,30 @@ def init_libnvinfer_plugins(logger: ILogger, namespace: str) -> bool:
     return True
 
 
+class IPluginRegistry:
+    """`loaded`: what was loaded since the last reset."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+
+    def load_library(self, plugin_path: str) -> object | None:
+        """One that is empty has no plugins, and one that is loaded twice has no new ones."""
+        if plugin_path in self.loaded or not Path(plugin_path).read_bytes():
+            return None
+        self.loaded.append(plugin_path)
+        return object()
+
+
+_registry = IPluginRegistry()
+
+
+def get_plugin_registry() -> IPluginRegistry:
+    return _registry
+
+
 class Runtime:
+    engine_host_code_allowed = False
+
     def __init__(self, logger: ILogger) -> None:
         assert fake_cudart.device.count, "the real one crashes without a GPU"
         assert not fake_cudart.device.driver_error, "the real one crashes without a driver"
@@ -160,7 +184,12 @@ class Runtime:
         if content[:4] not in (MAGIC, RTX_MAGIC):
             return "Error Code 1: Serialization (magicTag does not match)"
         header, _ = _parsed(content)
-        if header["version"] != __version__:
+        if header.get("has_host_code") and not self.engine_host_code_allowed:
+            return "Error Code 4: the engine has host code, set engine_host_code_allowed"
+        needed = header.get("plugins", "")
+        if needed and needed not in " ".join(_registry.loaded):
+            return f"Error Code 1: Cannot find plugin creator of {needed}"
+        if header["version"] != __version__ and not header.get("has_host_code"):
             return (
                 "Error Code 1: Serialization (Version tag does not match. Note: Current Version: "
                 f"{__version__}, Serialized Engine Version: {header['version']})"

@@ -30,7 +30,7 @@ def bindings(request: pytest.FixtureRequest) -> Any:
     return real_package(request.param, PACKAGES[request.param])
 
 
-CLASSES = ["Runtime", "ICudaEngine", "IExecutionContext", "ILogger"]
+CLASSES = ["Runtime", "ICudaEngine", "IExecutionContext", "ILogger", "IPluginRegistry"]
 OWN = {"datatype", "outputs_of"}
 """Methods of the fake that the real classes do not have; fakes call them among themselves."""
 METHODS = [
@@ -104,7 +104,9 @@ def test_severities_have_the_real_members(bindings: Any) -> None:
 
 
 def test_attributes_are_the_real_ones(bindings: Any) -> None:
+    assert callable(bindings.get_plugin_registry)
     for owner, names in {
+        "Runtime": ["engine_host_code_allowed"],
         "ICudaEngine": ["num_io_tensors", "num_optimization_profiles"],
         "IExecutionContext": ["active_optimization_profile", "engine"],
     }.items():

@@ -288,7 +288,7 @@ def test_rtx_plans_are_run_by_the_rtx_module(tmp_path: Path) -> None:
         engines.write_affine(tmp_path / "affine"), AFFINE, magic=fake_trt.RTX_MAGIC
     )
     Served(TensorRTBackend(importer), engines.on_gpu(directory))
-    assert imported == ["cuda.bindings.runtime", "tensorrt_rtx"]
+    assert imported == ["cuda.bindings.runtime", "tensorrt_rtx", "nvtx"]
 
 
 def test_the_bindings_of_the_lean_runtime_stand_in_for_the_full_one(

@@ -149,6 +149,67 @@ def test_types_that_are_not_served(tmp_path: Path) -> None:
     assert "input 'x' of the engine is FP8; expected BF16, BOOL, FP16, FP32" in text
 
 
+# --- Plugins and version-compatible plans --------------------------------------------------------
+
+
+def parameters(**given: str) -> dict[str, Any]:
+    told = {name.replace("_", "-"): {"string_value": text} for name, text in given.items()}
+    return {"parameters": told}
+
+
+@pytest.fixture
+def with_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model whose engine needs the plugins of libmine.so, which are there."""
+    monkeypatch.setattr(fake_trt, "_registry", fake_trt.IPluginRegistry())
+    directory = engines.write_affine(tmp_path / "affine")
+    (directory / "libmine.so").write_bytes(b"code")
+    return put_plan(directory, AFFINE, plugins="libmine.so")
+
+
+def test_plugins_are_loaded_before_the_engine(with_plugins: Path) -> None:
+    assert "Cannot find plugin creator of libmine.so" in load_fault(with_plugins)
+    served = load(with_plugins, parameters(plugins=" libmine.so;"))
+    served.ask({"x": random(1, 4)})
+    assert fake_trt.get_plugin_registry().loaded == [str(with_plugins / "libmine.so")]
+
+
+PLUGIN_FAULTS = {
+    "absent": ("libother.so", "there is no "),
+    "outside": ("../libmine.so", 'contains ".."'),
+    "refused": ("libmine.so;empty.so", "cannot load the plugins of "),
+}
+
+
+@pytest.mark.parametrize(("plugins", "text"), PLUGIN_FAULTS.values(), ids=PLUGIN_FAULTS)
+def test_plugins_that_cannot_be_loaded(with_plugins: Path, plugins: str, text: str) -> None:
+    (with_plugins / "empty.so").touch()
+    assert text in load_fault(with_plugins, config=parameters(plugins=plugins))
+
+
+def test_a_registry_that_raises_is_told(
+    with_plugins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(registry: fake_trt.IPluginRegistry, plugin_path: str) -> None:
+        raise RuntimeError("undefined symbol")
+
+    monkeypatch.setattr(fake_trt.IPluginRegistry, "load_library", fail)
+    text = load_fault(with_plugins, config=parameters(plugins="libmine.so"))
+    assert "undefined symbol; were they built for this version" in text
+
+
+def test_a_version_compatible_plan_must_be_trusted(tmp_path: Path) -> None:
+    directory = engines.write_affine(tmp_path / "affine")
+    put_plan(directory, AFFINE, has_host_code=True, version="10.3.0")
+    text = load_fault(directory)
+    assert "the engine has host code" in text
+    assert 'key: "version-compatible" value { string_value: "true" }' in text
+    served = load(directory, parameters(version_compatible="true"))
+    np.testing.assert_array_equal(served.ask({"x": random(1, 4)})["y"], 2 * random(1, 4) + 1)
+    assert "expected true or false" in load_fault(
+        directory, config=parameters(version_compatible="1")
+    )
+
+
 # --- Memory ------------------------------------------------------------------------------------
 
 

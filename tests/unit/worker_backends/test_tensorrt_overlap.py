@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from naiad.protocol.errors import ModelError, RequestError
 from naiad.worker.backends.base import InstanceLost, ModelRequest
 from naiad.worker.backends.tensorrt import memory
+from naiad.worker.backends.tensorrt.backend import TensorRTBackend
 from support import engines, fake_cudart
 from support.backend_requests import Served, place
 from support.engines import AFFINE, load, put_plan, random
@@ -255,6 +257,27 @@ def test_without_late_batches_one_set_of_buffers_is_enough(
     worker.waiting = [worker.served.request({"x": random(1, 4)})]
     check(random(2, 4), worker.served.ask({"x": random(2, 4)}))
     assert worker.staged == 0
+
+
+def test_a_profiler_sees_each_step(tmp_path: Path, gpu: fake_cudart.Device) -> None:
+    seen: list[tuple[str, str]] = []
+
+    class Nvtx:
+        @staticmethod
+        @contextmanager
+        def annotate(message: str, domain: str) -> Iterator[None]:
+            seen.append((domain, message))
+            yield
+
+    def importer(name: str) -> Any:
+        return Nvtx if name == "nvtx" else engines.importer(name)
+
+    directory = put_plan(engines.write_affine(tmp_path / "affine"), AFFINE)
+    served = Served(TensorRTBackend(importer), engines.on_gpu(directory))
+    seen.clear()
+    served.ask({"x": random(1, 4)})
+    steps = ["copy in", "launch", "execute", "copy out"]
+    assert seen == [("naiad", step) for step in steps]
 
 
 @pytest.fixture(scope="module")

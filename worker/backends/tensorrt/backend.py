@@ -30,6 +30,7 @@ from naiad.worker.backends.tensorrt.graph_specs import graph_specs
 from naiad.worker.backends.tensorrt.memory import BufferSet, ResultMemory
 from naiad.worker.backends.tensorrt.pipeline import Piece, Pipeline
 from naiad.worker.backends.tensorrt.profiles import Profile, Shape, chosen
+from naiad.worker.backends.tensorrt.ranges import profiler_ranges
 from naiad.worker.backends.tensorrt.streams import PRIORITIES, Streams
 from naiad.worker.backends.tensorrt.trials import Trials
 
@@ -91,7 +92,14 @@ class TensorRTBackend:
         path = runtime.plan_path(instance, cuda.compute_capability())
         plan = runtime.read_plan(path)
         trt = runtime.trt_module(instance, plan, self._importer)
-        self._loaded = loaded = runtime.LoadedEngine(trt, plan, path, cuda)
+        self._loaded = loaded = runtime.LoadedEngine(
+            trt,
+            plan,
+            path,
+            cuda,
+            plugins=runtime.plugin_libraries(instance),
+            runs_host_code=runtime.runs_host_code(instance),
+        )
         del plan
         bindings = declared.read_bindings(trt, loaded.engine)
         wanted = group_of(instance).profile
@@ -170,7 +178,7 @@ class TensorRTBackend:
         self._clients = ClientMemory(streams.cuda, self._instance_name)
         count = SETS if self._config.naiad.late_batch else 1
         self._sets = [BufferSet(streams) for _ in range(count)]
-        self._pipeline = Pipeline(streams, self._sets)
+        self._pipeline = Pipeline(streams, self._sets, profiler_ranges(self._importer))
         sizes: dict[str, int] = {}
         for profile in self._profiles:
             context = Context(self._loaded, profile.index, streams, strategy)

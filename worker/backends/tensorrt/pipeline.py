@@ -9,6 +9,7 @@ nothing is under way then: the memory that it was to read and write is its owner
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from naiad.protocol.errors import NaiadError
@@ -36,7 +37,14 @@ class Piece:
 class Pipeline:
     """All calls on one thread."""
 
-    def __init__(self, streams: Streams, sets: Sequence[BufferSet]) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        sets: Sequence[BufferSet],
+        marked: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """`marked` makes ranges for a profiler out of names."""
+        self._marked = marked
         self._streams = streams
         self._sets = sets
         self._next: Piece | None = None
@@ -81,10 +89,11 @@ class Pipeline:
             path, flight = piece.path, piece.flight
             assert path is not None
             assert flight is not None
-            path.copy_out_early(flight)
-            if meanwhile is not None:
-                meanwhile()
-            path.wait_executed(flight, meanwhile)
+            with self._marked("execute"):
+                path.copy_out_early(flight)
+                if meanwhile is not None:
+                    meanwhile()
+                path.wait_executed(flight, meanwhile)
             if not is_staged:
                 buffers = flight.buffers
                 self.copied_in_ns += self._streams.between_ns(buffers.begun, buffers.copied_in)
@@ -92,7 +101,8 @@ class Pipeline:
                 if ahead is not None:
                     ahead()
                 self._launch(self._next, in_turn=False)
-            responses = path.responses(flight)
+            with self._marked("copy out"):
+                responses = path.responses(flight)
         except Exception:
             self._reset()
             raise
@@ -104,7 +114,8 @@ class Pipeline:
             return
         buffers = next(one for one in self._sets if not one.is_taken)
         try:
-            piece.flight = piece.path.stage(piece.requests, piece.rows, piece.shapes, buffers)
+            with self._marked("copy in"):
+                piece.flight = piece.path.stage(piece.requests, piece.rows, piece.shapes, buffers)
             buffers.is_taken = True
         except NaiadError as fault:
             piece.fault = fault
@@ -113,7 +124,8 @@ class Pipeline:
         if piece.path is None or piece.flight is None or piece.flight.is_launched:
             return
         try:
-            piece.path.launch(piece.flight, in_turn=in_turn)
+            with self._marked("launch"):
+                piece.path.launch(piece.flight, in_turn=in_turn)
         except NaiadError as fault:
             piece.fault = fault
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,8 @@ from naiad.worker.backends.tensorrt.engine import load_error
 
 FULL, LEAN, RTX = TENSORRT_MODULES
 MODULE_PARAMETER: Final = "tensorrt_module"
+PLUGINS_PARAMETER: Final = "plugins"
+VERSION_COMPATIBLE_PARAMETER: Final = "version-compatible"
 RTX_MAGIC: Final = b"vtrt"
 INSTALL: Final = {
     FULL: "pip install 'naiad[tensorrt]'",
@@ -139,16 +141,51 @@ def trt_module(instance: ModelInstance, plan: bytes, importer: Importer = import
     )
 
 
+def plugin_libraries(instance: ModelInstance) -> list[Path]:
+    """The files that the model's parameter names."""
+    text = instance.config.parameters.get(PLUGINS_PARAMETER, "")
+    names = [name.strip() for name in text.split(";") if name.strip()]
+    for name in names:
+        fault = inner_path_fault(name)
+        if fault:
+            raise load_error(f'parameters["{PLUGINS_PARAMETER}"]: {printable(name)}: {fault}')
+    return [Path(instance.directory) / name for name in names]
+
+
+def runs_host_code(instance: ModelInstance) -> bool:
+    """Whether the plan may bring a runtime of its own, as version-compatible ones do."""
+    text = instance.config.parameters.get(VERSION_COMPATIBLE_PARAMETER, "false")
+    if text not in ("true", "false"):
+        raise load_error(
+            f'parameters["{VERSION_COMPATIBLE_PARAMETER}"]: expected true or false, got '
+            f"{printable(text)}"
+        )
+    return text == "true"
+
+
 class LoadedEngine:
     """The engine with what must outlive it."""
 
-    def __init__(self, trt: Any, plan: bytes, path: Path, cuda: Cuda) -> None:
+    def __init__(
+        self,
+        trt: Any,
+        plan: bytes,
+        path: Path,
+        cuda: Cuda,
+        *,
+        plugins: Sequence[Path] = (),
+        runs_host_code: bool = False,
+    ) -> None:
         self.trt = trt
         self.words = words = LastWords(trt)
         register_plugins = getattr(trt, "init_libnvinfer_plugins", None)
         if register_plugins is not None:  # the full package's own operators
             register_plugins(words.logger, "")
+        for library in plugins:
+            _load_plugins(trt, library, words)
         self._runtime = trt.Runtime(words.logger)
+        if runs_host_code:
+            self._runtime.engine_host_code_allowed = True
         engine = self._runtime.deserialize_cuda_engine(plan)
         cuda.forget_error(f"deserialising {path}")
         if engine is None:
@@ -163,6 +200,24 @@ class LoadedEngine:
         self._runtime = None
 
 
+def _load_plugins(trt: Any, library: Path, words: LastWords) -> None:
+    if not library.is_file():
+        raise load_error(
+            f'parameters["{PLUGINS_PARAMETER}"]: there is no {library}; give paths from the '
+            "model's directory on, separated by semicolons"
+        )
+    try:
+        handle = trt.get_plugin_registry().load_library(str(library))
+        fault = None if handle is not None else words.take()
+    except Exception as error:
+        fault = str(error)
+    if fault is not None:
+        raise load_error(
+            f"{trt.__name__} {trt.__version__} cannot load the plugins of {library}: {fault}; were "
+            "they built for this version, and is none of them registered already?"
+        )
+
+
 def _way_out(said: str, trt: Any, cuda: Cuda) -> str:
     """What to do about the commonest reasons, told by TensorRT's words."""
     words = said.lower()
@@ -174,6 +229,11 @@ def _way_out(said: str, trt: Any, cuda: Cuda) -> str:
         return (
             f"; GPU {cuda.device} has compute capability {cuda.compute_capability()}: build the "
             "engine on such a GPU, and name several by cc_model_filenames"
+        )
+    if "host code" in words or "hostcode" in words or "engine_host_code_allowed" in words:
+        return (
+            f"; a version-compatible plan brings code of its own: if you trust it, set parameters "
+            f'{{ key: "{VERSION_COMPATIBLE_PARAMETER}" value {{ string_value: "true" }} }}'
         )
     if any(text in words for text in ("version tag", "engine version", "version of tensorrt")):
         return f"; {here}: build the engine with that version, or install the engine's"
