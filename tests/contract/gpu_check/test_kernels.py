@@ -47,7 +47,7 @@ def test_the_ptx_is_for_old_drivers_and_has_what_is_launched() -> None:
 
 
 def test_the_ptx_is_not_of_an_older_source() -> None:
-    """Whoever edits kernels.cu makes kernels.ptx again, with NVRTC, and writes the new sum there."""
+    """Whoever edits kernels.cu makes kernels.ptx again, by NVRTC, and writes the new sum."""
     digest = hashlib.sha256(kernels.SOURCE.read_bytes()).hexdigest()
     first = kernels.PTX.read_text().splitlines()[0]
     assert first == f"// Of kernels.cu with the SHA-256 {digest}"
