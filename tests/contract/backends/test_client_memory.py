@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from naiad.shm.layout import RANDOM_BYTES, segment_name
 from naiad.shm.mappings import Mappings
@@ -226,3 +228,84 @@ def test_results_of_two_clients_whose_memory_is_adjacent_are_two_copies(
     assert [kind for kind, _, _ in gpu.copies[before:]] == ["in", "in", "out", "out"]
     for segment in segments:
         segment.close()
+
+
+# --- Any batch -----------------------------------------------------------------------------------
+
+CANARY = 0xC5
+ROWS_MAX = 8
+REGION_BYTES = 1 << 16
+wishes = st.tuples(
+    st.integers(1, 4),
+    st.sampled_from(["message", "region"]),
+    st.sampled_from(["nowhere", "exact", "larger", "too small"]),
+    st.integers(0, 70),
+)
+batches = st.lists(wishes, min_size=1, max_size=5).filter(
+    lambda batch: sum(rows for rows, *_ in batch) <= ROWS_MAX
+)
+
+
+class Shared(NamedTuple):
+    served: Served
+    regions: RegionTable
+    segment: Segment
+
+
+@pytest.fixture(scope="module", params=["registered", "not registered", "graphs"])
+def shared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shared]:
+    device = fake_cudart.reset()
+    if request.param == "not registered":
+        device.fail("cudaHostRegister", 801)
+    bounds = {"batch_size": 1, "input": {}}
+    graph = {"batch_size": ROWS_MAX, "input": {}, "graph_lower_bound": bounds}
+    cuda = {"graphs": True, "graph_spec": [graph]} if request.param == "graphs" else {}
+    folder = put_plan(
+        engines.write_affine(tmp_path_factory.mktemp("engines") / "affine"),
+        [{"x": [[1, 4], [2, 4], [ROWS_MAX, 4]]}],
+    )
+    key = segment_name("t", "client", os.getpid(), os.urandom(RANDOM_BYTES))
+    with Segment.create(key, REGION_BYTES, region_id=7) as segment:
+        table = RegionTable()
+        table.define([segment.region])
+        config = {"max_batch_size": ROWS_MAX, "optimization": {"cuda": cuda}}
+        yield Shared(load(folder, config), table, segment)
+    device.close()
+
+
+@given(st.lists(batches, min_size=1, max_size=3), st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_every_byte_comes_from_its_request_and_goes_to_its_place(
+    shared: Shared, story: list[list[tuple[int, str, str, int]]], seed: int
+) -> None:
+    numbers = np.random.default_rng(seed)
+    memory = np.frombuffer(shared.segment.view, np.uint8)
+    for batch in story:
+        memory[:] = CANARY
+        want = memory.copy()
+        requests, arrays, at = [], [], 0
+        for rows, source, place, gap in batch:
+            array = numbers.standard_normal((rows, 4)).astype(np.float32)
+            size = array.nbytes
+            request = shared.served.request({"x": array})
+            if source == "region":
+                at += gap
+                memory[at : at + size] = want[at : at + size] = array.view(np.uint8).ravel()
+                request.inputs["x"].buffer = shared.regions.readable(7, at, size)
+                at += size
+            if place != "nowhere":
+                at += gap
+                room = size + {"exact": 0, "larger": 5, "too small": -1}[place]
+                target = shared.regions.writable(7, at, room)
+                request.places["y"] = np.frombuffer(target, np.uint8)
+                if place != "too small":
+                    result = (2 * array + 1).view(np.uint8).ravel()
+                    want[at : at + size] = result
+                at += room
+            requests.append(request)
+            arrays.append(array)
+        for array, answer in zip(arrays, shared.served.answers(*requests), strict=True):
+            np.testing.assert_array_equal(answer["y"], 2 * array + 1)
+        np.testing.assert_array_equal(memory, want)

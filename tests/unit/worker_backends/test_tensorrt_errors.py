@@ -239,6 +239,40 @@ def test_no_room_for_a_buffer(
     assert "bytes are free on GPU 0" in text
 
 
+LOAD_CALLS = {
+    "cudaMalloc": 4,
+    "cudaStreamCreateWithPriority": 3,
+    "cudaEventCreateWithFlags": 9,
+}
+"""What a load takes of the device, with two sets of buffers for two tensors."""
+
+
+@pytest.mark.parametrize("function", LOAD_CALLS)
+def test_every_allocation_of_a_load_may_fail(
+    directory: Path, gpu: fake_cudart.Device, function: str
+) -> None:
+    load(directory)
+    assert gpu.calls[function] == LOAD_CALLS[function]
+    for number in range(LOAD_CALLS[function]):
+        gpu.fail(function, 2, after=number)
+        text = load_fault(directory)
+        assert "model 'affine'" in text
+        assert "out of GPU memory" in text or "CUDA error 2 (" in text
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_no_allocation_of_pinned_memory_is_needed(
+    directory: Path, gpu: fake_cudart.Device, number: int
+) -> None:
+    """Two stagings and one block of results."""
+    gpu.fail("cudaHostAlloc", 2, after=number)
+    served = load(directory)
+    assert gpu.calls["cudaHostAlloc"] == 3
+    for rows in (2, 1):
+        array = random(rows, 4)
+        np.testing.assert_array_equal(served.ask({"x": array})["y"], 2 * array + 1)
+
+
 def test_without_pinned_memory_there_is_ordinary_memory(
     directory: Path, gpu: fake_cudart.Device
 ) -> None:
