@@ -36,8 +36,9 @@ FAULTS_LOGGED_MAX: Final = 100
 """Garbage can come without end; after this many lines it is only refused."""
 STATUSES_MAX: Final = 256
 """Exits the supervisor told of and nobody has asked for yet; the oldest are forgotten."""
-STATUS_WAIT_NS: Final = 50_000_000
-"""How long a death waits for the supervisor's word on how it came about."""
+STATUS_WAIT_NS: Final = 250_000_000
+"""How long a death waits for the supervisor's word on how it came about: a few milliseconds, unless
+the machine is so busy that the supervisor gets no turn."""
 REGIONS_CHECKED_MAX: Final = 1024
 
 
