@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -497,8 +498,8 @@ def test_what_changes_the_server_is_for_this_machine_alone(tmp_path: Path) -> No
         assert caller.infer()[0] == 200
         assert caller("POST", "/v2/repository/index")[0] == 200
         assert caller("POST", "/v2/repository/models/identity/unload")[0] == 403
-        for path in ("region/r/register", "unregister"):
-            status, found, _ = caller("POST", f"/v2/systemsharedmemory/{path}", {})
+        for kind, path in product(("system", "cuda"), ("region/r/register", "unregister")):
+            status, found, _ = caller("POST", f"/v2/{kind}sharedmemory/{path}", {})
             assert (status, "--allow-client-shm=true" in found["error"]) == (501, True)
         status, found, _ = caller("POST", "/v2/models/identity/infer", in_region())
         assert (status, "--allow-client-shm=true" in found["error"]) == (501, True)
