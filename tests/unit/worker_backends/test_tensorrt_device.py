@@ -3,6 +3,7 @@ written where it is, or copied within the GPU."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from naiad.protocol import messages as m
@@ -187,21 +188,16 @@ given_requests = st.builds(
 )
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    bench = Bench(tmp_path_factory.mktemp("served"))
-    yield bench
-    bench.close()
-
-
 @given(st.lists(given_requests, min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_every_request_gets_its_own_rows_wherever_they_are(
-    shared: Bench, batch: list[Given]
+    bench: Bench, batch: list[Given]
 ) -> None:
     while sum(one.rows for one in batch) > ROWS_MAX:
         batch.pop()
-    shared.share()
+    bench.share()
     requests: list[m.BatchRequest] = []
     frames: list[bytes] = []
     sources: list[Any] = []
@@ -209,15 +205,15 @@ def test_every_request_gets_its_own_rows_wherever_they_are(
         inside, target = 256 * index, 2048 + 256 * index + (4 if one.place == "odd" else 0)
         outputs = () if one.place == "none" else wanted(target, 200)
         if one.on_device:
-            sources.append(shared.floats(inside, one.rows).copy())
+            sources.append(bench.floats(inside, one.rows).copy())
             requests.append(placed(inside, one.rows, ident=index, outputs=outputs))
         else:
-            numbers = shared.numbers.standard_normal((one.rows, 4)).astype(np.float32)
+            numbers = bench.numbers.standard_normal((one.rows, 4)).astype(np.float32)
             sources.append(numbers)
             tensor = inline("x", "FP32", numbers.shape, numbers.nbytes, 0, len(frames))
             frames.append(numbers.tobytes())
             requests.append(request_of(tensor, ident=index, outputs=outputs))
-    done = shared.run(*requests, frames=frames)
+    done = bench.run(*requests, frames=frames)
     for index, (one, result, source) in enumerate(zip(batch, done.results, sources, strict=True)):
         assert result.error is None
         (tensor,) = result.outputs
@@ -225,5 +221,39 @@ def test_every_request_gets_its_own_rows_wherever_they_are(
             content = done.frames[tensor.region][tensor.offset : tensor.offset + tensor.size]
             found = np.frombuffer(content, np.float32).reshape(-1, 4)
         else:
-            found = shared.floats(2048 + 256 * index + (4 if one.place == "odd" else 0), one.rows)
+            found = bench.floats(2048 + 256 * index + (4 if one.place == "odd" else 0), one.rows)
         np.testing.assert_array_equal(found, 2 * source + 1)
+
+
+def test_nothing_of_a_batch_that_is_over_keeps_a_region_open(bench: Bench) -> None:
+    for requests in ([placed(256, 1)], [placed(256, 1), placed(512, 2, outputs=wanted(1024, 32))]):
+        bench.run(*requests)
+        bench.table.forget([1])
+        assert fake_cuda_ipc.open_count(bench.handle) == 0
+        bench.share()
+    bad = placed(256, 1, outputs=wanted(1024, 3))
+    bench.run(bad)
+    bench.gpu.fail("cudaEventQuery", 1)
+    bench.run(placed(256, 1))
+    bench.table.forget([1])
+    gc.collect()  # an error and the frames that it came through hold each other
+    assert fake_cuda_ipc.open_count(bench.handle) == 0
+
+
+def test_a_batch_that_is_launched_ahead_writes_in_its_turn(bench: Bench) -> None:
+    """The next batch is staged, and begun, while the first is executed."""
+    sources = [bench.floats(offset, 2).copy() for offset in (0, 512)]
+    first = batch_of([placed(0, 2, ident=1, outputs=wanted(2048, 32))], [], bench.table)
+    second = batch_of([placed(512, 2, ident=2, outputs=wanted(3072, 32))], [], bench.table)
+    second = second._replace(id=6)
+    before = bench.floats(3072, 2).copy()
+    waiting = [second]
+    bench.execution.overlap(lambda: waiting.pop() if waiting else None)
+    done = bench.execution.run(first, set())
+    assert done.results[0].error is None
+    assert not waiting, "it was staged"
+    np.testing.assert_array_equal(bench.floats(2048, 2), 2 * sources[0] + 1)
+    np.testing.assert_array_equal(bench.floats(3072, 2), before)
+    done = bench.execution.run(second, set())
+    assert done.results[0].error is None
+    np.testing.assert_array_equal(bench.floats(3072, 2), 2 * sources[1] + 1)
