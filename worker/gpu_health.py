@@ -12,28 +12,11 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
+from naiad.shm.cuda.errors import DRIVER_MODULE, RUNTIME_MODULE, STICKY_WORDS
 from naiad.worker.backends.base import InstanceLost
 from naiad.worker.device import ORDINAL
 
 MENTION: Final = "cuda"
-STICKY_WORDS: Final = {
-    214: "uncorrectable ECC error encountered",
-    220: "uncorrectable NVLink error detected during the execution",
-    226: "Invalid access of peer GPU memory over nvlink or a hardware error",
-    700: "an illegal memory access was encountered",
-    702: "the launch timed out and was terminated",
-    709: "context is destroyed",
-    710: "device-side assert triggered",
-    714: "hardware stack error",
-    715: "an illegal instruction was encountered",
-    716: "misaligned address",
-    717: "operation not supported on global/shared address space",
-    718: "invalid program counter",
-    719: "unspecified launch failure",
-}
-"""What CUDA calls the errors that it never leaves again; 999 is called "unknown" and says less."""
-DRIVER: Final = "cuda.bindings.driver"
-RUNTIME: Final = "cuda.bindings.runtime"
 
 
 class GpuHealth:
@@ -67,7 +50,7 @@ class GpuHealth:
         Of a context that is there: making one would take hundreds of megabytes.
         """
         try:
-            driver, runtime = self._load(DRIVER), self._load(RUNTIME)
+            driver, runtime = self._load(DRIVER_MODULE), self._load(RUNTIME_MODULE)
             driver.cuInit(0)
             _, device = driver.cuDeviceGet(ORDINAL)
             _, _, is_active = driver.cuDevicePrimaryCtxGetState(device)

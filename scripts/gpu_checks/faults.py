@@ -12,8 +12,9 @@ from gpu_checks.peers import Peer
 from gpu_checks.rows import Row
 from gpu_checks.steps import Options
 from naiad.protocol.errors import ModelError
+from naiad.shm.cuda.errors import STICKY_ERRORS
 from naiad.worker.backends.base import InstanceLost
-from naiad.worker.backends.tensorrt.cuda import STICKY_ERRORS, Cuda
+from naiad.worker.backends.tensorrt.cuda import Cuda
 
 COUNT: Final = 1024
 TOLD_CHARS_MAX: Final = 70

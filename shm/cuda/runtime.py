@@ -12,17 +12,16 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, Final
 
+from naiad.shm.cuda.errors import (
+    DRIVER_MODULE,
+    NO_DRIVER_ERRORS,
+    RUNTIME_MODULE,
+    STICKY_ERRORS,
+)
 from naiad.shm.cuda.key import HANDLE_BYTES
 
-RUNTIME_MODULE: Final = "cuda.bindings.runtime"
-DRIVER_MODULE: Final = "cuda.bindings.driver"
-STICKY_ERRORS: Final = frozenset(
-    {214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999}
-)
-"""After these a process can do nothing more on its GPU, and must end."""
 INSTALL: Final = "pip install 'naiad[cuda]'"
 
-_NO_DRIVER: Final = frozenset({34, 35})
 _DEFAULT_STREAM: Final = 0
 
 
@@ -176,7 +175,7 @@ def _device_count(api: Any) -> int:
     error, count = api.cudaGetDeviceCount()
     if not int(error) and count:
         return int(count)
-    if int(error) in _NO_DRIVER:
+    if int(error) in NO_DRIVER_ERRORS:
         raise CudaMissing(
             f"there is no NVIDIA driver that this CUDA runtime can use ({error.name}): install one"
             " (`nvidia-smi` must work), or give the container the GPU"

@@ -20,7 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from naiad.shm.cuda.runtime import DRIVER_MODULE, RUNTIME_MODULE, CudaRuntime, cuda_runtime
+from naiad.shm.cuda.errors import DRIVER_MODULE, RUNTIME_MODULE
+from naiad.shm.cuda.runtime import CudaRuntime, cuda_runtime
 from support import fake_cuda_driver
 from support import fake_cudart as base
 

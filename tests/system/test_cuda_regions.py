@@ -23,7 +23,7 @@ from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
 from naiad.client import AsyncClient, Client, DeviceArray, RequestError, Unavailable
-from naiad.shm.cuda.runtime import DRIVER_MODULE, RUNTIME_MODULE
+from naiad.shm.cuda.errors import DRIVER_MODULE, RUNTIME_MODULE
 from naiad.testing.server import Server, serve
 from support import fake_cuda_driver, fake_cuda_ipc
 from support.fake_cupy import Interfaced, values
@@ -345,7 +345,7 @@ def test_the_asyncio_client_shares_arrays_too(server: Server, cuda: None) -> Non
 
 NATIVE = """
 import sys
-from naiad.shm.cuda.runtime import DRIVER_MODULE, RUNTIME_MODULE
+from naiad.shm.cuda.errors import DRIVER_MODULE, RUNTIME_MODULE
 from support import fake_cuda_driver, fake_cuda_ipc
 sys.modules[RUNTIME_MODULE], sys.modules[DRIVER_MODULE] = fake_cuda_ipc, fake_cuda_driver
 from naiad.client import Client

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 import naiad.shm.cuda.runtime as calls
+from naiad.shm.cuda.errors import DRIVER_MODULE, RUNTIME_MODULE, STICKY_ERRORS
 from naiad.shm.cuda.key import HANDLE_BYTES
 from support import fake_cuda_driver, fake_cuda_ipc
 
 REASON = "needs pip install cuda-bindings"
-real: Any = pytest.importorskip(calls.RUNTIME_MODULE, reason=REASON, exc_type=ImportError)
-driver: Any = pytest.importorskip(calls.DRIVER_MODULE, reason=REASON, exc_type=ImportError)
+real: Any = pytest.importorskip(RUNTIME_MODULE, reason=REASON, exc_type=ImportError)
+driver: Any = pytest.importorskip(DRIVER_MODULE, reason=REASON, exc_type=ImportError)
 
 
 def functions(module: ModuleType) -> list[str]:
@@ -75,8 +76,8 @@ def test_whatever_is_called_is_in_both() -> None:
 
 
 def test_sticky_errors_are_errors_and_the_same_everywhere() -> None:
-    assert {int(error) for error in real.cudaError_t} >= calls.STICKY_ERRORS
-    assert calls.STICKY_ERRORS == fake_cuda_ipc.STICKY
+    assert {int(error) for error in real.cudaError_t} >= STICKY_ERRORS
+    assert STICKY_ERRORS == fake_cuda_ipc.STICKY
 
 
 def test_without_a_driver_the_real_one_is_missing_in_words() -> None:

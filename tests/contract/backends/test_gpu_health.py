@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from naiad.shm.cuda.errors import DRIVER_MODULE, RUNTIME_MODULE, STICKY_WORDS
 from naiad.worker.backends.base import InstanceLost
-from naiad.worker.gpu_health import DRIVER, RUNTIME, STICKY_WORDS, GpuHealth
+from naiad.worker.gpu_health import GpuHealth
 from support.real_packages import real_package
 
 TORCH = "RuntimeError: CUDA error: an illegal memory access was encountered\nCUDA kernel errors"
@@ -82,7 +83,7 @@ def test_a_driver_that_is_not_there_cannot_be_asked() -> None:
 
 
 def test_the_words_are_cuda_s() -> None:
-    runtime: Any = real_package(RUNTIME, "cuda-bindings")
+    runtime: Any = real_package(RUNTIME_MODULE, "cuda-bindings")
     told = {
         code: runtime.cudaGetErrorString(runtime.cudaError_t(code))[1].decode()
         for code in STICKY_WORDS
@@ -93,10 +94,10 @@ def test_the_words_are_cuda_s() -> None:
 @pytest.mark.parametrize(
     ("module", "function"),
     [
-        (DRIVER, FakeCuda.cuInit),
-        (DRIVER, FakeCuda.cuDeviceGet),
-        (DRIVER, FakeCuda.cuDevicePrimaryCtxGetState),
-        (RUNTIME, FakeCuda.cudaDeviceSynchronize),
+        (DRIVER_MODULE, FakeCuda.cuInit),
+        (DRIVER_MODULE, FakeCuda.cuDeviceGet),
+        (DRIVER_MODULE, FakeCuda.cuDevicePrimaryCtxGetState),
+        (RUNTIME_MODULE, FakeCuda.cudaDeviceSynchronize),
     ],
 )
 def test_the_calls_are_cuda_s(module: str, function: Callable[..., Any]) -> None:

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from naiad.protocol import messages as m
+from naiad.shm.cuda.errors import RUNTIME_MODULE
 from naiad.shm.cuda.key import cuda_region
 from naiad.shm.page import SlotPage
-from naiad.worker.backends.tensorrt import cuda as cuda_calls
 from naiad.worker.backends.tensorrt.backend import TensorRTBackend
 from naiad.worker.device_regions import DeviceRegions
 from naiad.worker.execution import ExecutedBatch, Execution
@@ -35,7 +35,7 @@ PLACE = m.Place.REGION
 
 
 def importer(name: str) -> Any:
-    return fake_cuda_ipc if name == cuda_calls.MODULE else engines.importer(name)
+    return fake_cuda_ipc if name == RUNTIME_MODULE else engines.importer(name)
 
 
 class Bench:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from naiad.protocol.errors import Code, ModelError, RequestError
+from naiad.shm.cuda.errors import STICKY_ERRORS
 from naiad.worker.backends.base import InstanceLost
 from naiad.worker.backends.registry import BackendSource, missing
 from naiad.worker.backends.tensorrt.backend import TensorRTBackend
-from naiad.worker.backends.tensorrt.cuda import STICKY_ERRORS
 from support import engines, fake_cudart, fake_trt
 from support.backend_requests import Served, place
 from support.engines import AFFINE, load, put_plan, random

@@ -16,9 +16,9 @@ from typing import Final
 from naiad.config.faults import listed
 from naiad.config.model import InstanceGroup, ModelConfig
 from naiad.protocol.errors import NaiadError
+from naiad.shm.cuda.errors import RUNTIME_MODULE
 from naiad.worker.backends.base import ModelInstance, ModelRequest, ModelResponse
 from naiad.worker.backends.completion import complete_config
-from naiad.worker.backends.tensorrt import cuda as cuda_calls
 from naiad.worker.backends.tensorrt import engine as declared
 from naiad.worker.backends.tensorrt import runtime
 from naiad.worker.backends.tensorrt.client_memory import ClientMemory
@@ -78,7 +78,7 @@ class TensorRTBackend:
             )
         self._instance_name = instance.instance_name
         cuda = Cuda(
-            self._importer(cuda_calls.MODULE),
+            self._importer(RUNTIME_MODULE),
             instance.name,
             instance.device_id,
             instance.gpu_uuid,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from naiad.config.faults import listed
 from naiad.protocol.errors import Code, ModelError
+from naiad.shm.cuda.errors import NO_DRIVER_ERRORS, STICKY_ERRORS
 from naiad.worker.backends.base import InstanceLost
 
 if TYPE_CHECKING:
@@ -22,15 +23,9 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
 
-MODULE: Final = "cuda.bindings.runtime"
-STICKY_ERRORS: Final = frozenset(
-    {214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999}
-)
-"""After these a process can do nothing more on its GPU, and must end."""
 
 _SUCCESS: Final = 0
 _OUT_OF_MEMORY: Final = 2
-_NO_DRIVER: Final = frozenset({34, 35})
 
 
 class Cuda:
@@ -60,7 +55,7 @@ class Cuda:
         if error == _SUCCESS and count:
             what = f"there is no GPU {self.device}: CUDA sees {count}, counted from 0"
             remedy = "name another in instance_group.gpus"
-        elif int(error) in _NO_DRIVER:
+        elif int(error) in NO_DRIVER_ERRORS:
             what = f"there is no NVIDIA driver that this CUDA runtime can use ({error.name})"
             remedy = "install a driver (`nvidia-smi` must work), or give the container the GPU"
         else:

@@ -1,0 +1,30 @@
+"""CUDA's error numbers that mean something to naiad, and where its Python packages are. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+RUNTIME_MODULE: Final = "cuda.bindings.runtime"
+DRIVER_MODULE: Final = "cuda.bindings.driver"
+
+NO_DRIVER_ERRORS: Final = frozenset({34, 35})
+UNKNOWN_ERROR: Final = 999
+STICKY_WORDS: Final = {
+    214: "uncorrectable ECC error encountered",
+    220: "uncorrectable NVLink error detected during the execution",
+    226: "Invalid access of peer GPU memory over nvlink or a hardware error",
+    700: "an illegal memory access was encountered",
+    702: "the launch timed out and was terminated",
+    709: "context is destroyed",
+    710: "device-side assert triggered",
+    714: "hardware stack error",
+    715: "an illegal instruction was encountered",
+    716: "misaligned address",
+    717: "operation not supported on global/shared address space",
+    718: "invalid program counter",
+    719: "unspecified launch failure",
+}
+"""The errors that CUDA never leaves again, in its own words. UNKNOWN_ERROR is another, but its
+words ("unknown error") say nothing by themselves."""
+STICKY_ERRORS: Final = frozenset({*STICKY_WORDS, UNKNOWN_ERROR})
+"""After these a process can do nothing more on its GPU, and must end."""
