@@ -52,6 +52,9 @@ class Door(Protocol):
     def is_over(self, call: Call) -> None:
         """The call has ended."""
 
+    def owes(self) -> None:
+        """A task was made, or woken, for what has just come."""
+
 
 class Call(ABC):
     """A call; the base of its kinds, which say what becomes of its messages."""
@@ -203,6 +206,7 @@ class WorkingCall(Call):
     def start(self, work: Callable[[], Awaitable[None]]) -> None:
         """`work` is called by the task: one that is cancelled before has not begun anything."""
         self._task = self._loop.create_task(self._guarded(work))
+        self._door.owes()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

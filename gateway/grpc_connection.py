@@ -7,6 +7,7 @@ loop, so that answers that come together travel together.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import islice
@@ -26,6 +27,7 @@ from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 from naiad.gateway.restrictions import Restriction
 from naiad.gateway.transports import has_tls, unwritten_bytes
+from naiad.gateway.turns import TURN_SECONDS
 from naiad.protocol.errors import RequestError
 
 PING_SECONDS: Final = 60.0
@@ -40,6 +42,10 @@ UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """In the socket's buffer, of a client that sends but does not read. Bodies stop below 3 MiB: uvloop
 says that the buffer is full at the write after the one that filled it, and each may hold 1 MiB and
 a frame."""
+
+TASK_SECONDS: Final = 0.0001
+"""About what a task takes that begins a call or answers a stream's message: it runs behind the turn
+in which it was made, and counts in it."""
 
 OneRequest = Callable[[bytes, OneRequestCall], Awaitable[None]]
 ManyRequests = Callable[[ManyRequestsCall], Awaitable[None]]
@@ -90,6 +96,7 @@ class GrpcConnection(asyncio.Protocol):
         self._is_receiving = False
         self._is_interrupted = False
         """In reading, with frames left to look at."""
+        self._turn_end = 0.0
         self._heard = self._since = loop.time()
         self._pinged = 0.0
         self._parting_since = 0.0
@@ -115,6 +122,7 @@ class GrpcConnection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         self._heard = self._loop.time()
+        self._turn_end = time.monotonic() + TURN_SECONDS
         self._is_receiving = True
         try:
             self.http2.receive(data)
@@ -130,7 +138,7 @@ class GrpcConnection(asyncio.Protocol):
         self._take_turns()
 
     def _take_turns(self) -> None:
-        """Let others have theirs when this client sends very many small frames."""
+        """Let others have theirs when this client sends very much."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -138,7 +146,7 @@ class GrpcConnection(asyncio.Protocol):
             if not self._is_interrupted:
                 self._is_interrupted = True
                 transport.pause_reading()
-            self._loop.call_soon(self.data_received, b"")
+            self.plane.turns.later(self, partial(self.data_received, b""))
         elif self._is_interrupted:
             self._is_interrupted = False
             transport.resume_reading()
@@ -256,8 +264,20 @@ class GrpcConnection(asyncio.Protocol):
 
     # --- calls: the sink of HTTP/2 ---------------------------------------------------------------
 
+    def owes(self) -> None:
+        """A task of one of the calls will take its time in this iteration of the loop."""
+        self._turn_end -= TASK_SECONDS
+
+    def _check_turn(self) -> None:
+        if time.monotonic() > self._turn_end:
+            self.http2.end_turn()
+
     def begun(self, stream: int, head: Any, *, is_ended: bool) -> None:
         """A call begins; refused at once if it cannot be served."""
+        self._begin(stream, head, is_ended=is_ended)
+        self._check_turn()
+
+    def _begin(self, stream: int, head: Any, *, is_ended: bool) -> None:
         block = self._refusal(head)
         if block is not None:
             self.http2.send_end(stream, block)
@@ -303,6 +323,7 @@ class GrpcConnection(asyncio.Protocol):
         call = self.calls.get(stream)
         if call is not None:
             call.feed(data, is_ended=is_ended)
+            self._check_turn()
 
     def was_reset(self, stream: int) -> None:
         call = self.calls.get(stream)

@@ -49,6 +49,7 @@ class ManyRequestsCall(WorkingCall):
     def _message(self, is_compressed: bool, content: bytes) -> None:
         self._unread_bytes += len(content)
         self._messages.append((is_compressed, content))
+        self._door.owes()
         _wake(self._reader)
 
     def _ended(self) -> None:

@@ -8,6 +8,7 @@ once. (While more than one request waits, reading pauses, and so does noticing.)
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from contextlib import suppress
 from typing import Any, Final, Protocol
@@ -21,6 +22,7 @@ from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Budget, draining
 from naiad.gateway.transports import Writer
+from naiad.gateway.turns import TURN_SECONDS, Turns
 from naiad.protocol.errors import NaiadError
 
 LINGER_SECONDS: Final = 2.0
@@ -41,6 +43,7 @@ class Door(Protocol):
     limits: Limits
     phase: Phase
     budget: Budget
+    turns: Turns
     read_buffer: bytearray
     known_heads: KnownHeads
     connections: set[HttpConnection]
@@ -80,6 +83,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Of the current request, in the budget."""
         self._unread_bytes = 0
         """Of answers, likewise."""
+        self._rest_bytes = 0
+        """Of what waits to be read on, likewise."""
         self._work: Work | None = None
         self._refusal: HttpError | None = None
         """To be said when everything before it is answered."""
@@ -108,6 +113,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport = self._writer = None
         self._abandon()
         self._count_unread()
+        self._count_rest()
 
     def eof_received(self) -> bool:
         """Half-closed is closed: a client that has gone cannot be told from one that still reads,
@@ -137,11 +143,21 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._reader.buffer()
 
     def buffer_updated(self, size: int) -> None:
-        if self._is_deaf:
-            return
+        if not self._is_deaf:
+            self._read(size)
+
+    def _read_on(self) -> None:
+        if not self._is_deaf:
+            self._read(0)
+        self._advance()
+
+    def _read(self, size: int) -> None:
         reader = self._reader
         try:
-            reader.feed(size)
+            if size:
+                reader.feed(size)
+            else:
+                reader.go_on()
         except Upgraded:
             self._decline_upgrade()
         except HttpError as fault:
@@ -152,7 +168,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._stage is Stage.IDLE or reader.stage is Stage.IDLE:
                 self._since = self._loop.time()
             self._stage = reader.stage
-        if self._backlog or reader.expects_continue:
+        if self._backlog or reader.expects_continue or reader.rest:
             self._advance()
 
     def _arrived(self, request: HttpRequest, held_bytes: int) -> None:
@@ -169,6 +185,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._is_advancing:
             return
         self._is_advancing = True
+        turn_end = 0.0
         while self._current is None and self._backlog:
             if self._writer is None or not self._writer.has_room:
                 break
@@ -177,6 +194,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             work = self._door.handle(request, self)
             if self._current is request:
                 self._work = work
+            elif self._backlog:  # answered at once, with others behind it
+                now = time.monotonic()
+                turn_end = turn_end or now + TURN_SECONDS
+                if now >= turn_end:
+                    self._door.turns.later(self, self._advance)
+                    break
         self._is_advancing = False
         transport = self._transport
         if transport is None:
@@ -188,12 +211,20 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._reader.expects_continue = False
                 if not self._reader.received:
                     transport.write(_CONTINUE)
-        if self._is_reading is bool(self._backlog):
+        if self._reader.rest and not self._backlog:
+            self._door.turns.later(self, self._read_on)
+        self._count_rest()
+        if self._is_reading is bool(self._backlog or self._reader.rest):
             self._is_reading = not self._is_reading
             if self._is_reading:
                 transport.resume_reading()
             else:
                 transport.pause_reading()
+
+    def _count_rest(self) -> None:
+        if self._rest_bytes or self._reader.rest:
+            size = len(self._reader.rest)
+            self._rest_bytes = self._door.budget.unread(self._rest_bytes, size)
 
     def goes_on(self, work: Work) -> None:
         """The current request's answer takes more work, which can be cancelled like the first."""

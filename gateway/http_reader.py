@@ -29,6 +29,11 @@ DIRECT_BYTES_MIN: Final = 64 * 1024
 """Bodies of a known size from here on are read past the parser."""
 MAPPED_BYTES_MIN: Final = 1024 * 1024
 """Bodies from here on lie in pages that cost nothing before they are written."""
+SLICE_BYTES: Final = 4096
+"""Given to the parser at once, as long as the size of what comes is not known."""
+PIECES_PER_TURN_MAX: Final = 500
+"""Of a body that are taken at once, with what is left of a slice: a read has room for 20,000 chunks
+of a byte."""
 
 _HEAD_END: Final = b"\r\n\r\n"
 
@@ -112,6 +117,8 @@ class Reader:
         self._target: memoryview | None = None
         """The body's memory when its size is known and it comes in several pieces."""
         self._pieces = 0
+        self.rest = b""
+        """What was read and is left for another turn; see `go_on`."""
         self._fault: BaseException | None = None
         """What was raised in one of the parser's calls."""
 
@@ -140,8 +147,25 @@ class Reader:
             if start == size:
                 return
             self.stage = Stage.HEAD
+        self._parse(self._shared[start:size])
+
+    def go_on(self) -> None:
+        """With the rest. Raises as `feed` does."""
+        rest, self.rest = self.rest, b""
+        self._parse(memoryview(rest))
+
+    def _parse(self, data: memoryview) -> None:
+        size, position, pieces = len(data), 0, self._pieces
         try:
-            self._parser.feed_data(self._shared[start:size])
+            while position < size:
+                stop = size
+                if self.stage is not Stage.BODY or self._declared is None:
+                    stop = min(size, position + SLICE_BYTES)
+                self._parser.feed_data(data[position:stop])
+                position = stop
+                if self._pieces - pieces > PIECES_PER_TURN_MAX:
+                    self.rest = bytes(data[position:])
+                    break
         except httptools.HttpParserUpgrade:
             raise Upgraded() from None
         except httptools.HttpParserCallbackError as wrapper:
@@ -185,6 +209,7 @@ class Reader:
 
     def drop(self) -> int:
         """Forget what came of an unfinished body; how many bytes that were."""
+        self.rest = b""
         size, self.received = self.received, 0
         self._forget_body()
         return size
@@ -224,17 +249,17 @@ class Reader:
     @_kept
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
+        self._fields_count += 1
+        if self._fields_count > self._limits.header_count_max:
+            raise self._head_too_large()
         if self.stage is not Stage.HEAD:
             return  # a trailer
-        self._fields_count += 1
         name = name.lower()
         headers = self._headers
         if name in headers:
             value = headers[name] + b", " + value
             self._repeated.add(name)
         headers[name] = value
-        if self._fields_count > self._limits.header_count_max:
-            raise self._head_too_large()
 
     def _count(self, size: int) -> None:
         self._head_bytes += size

@@ -30,6 +30,7 @@ class HttpServer(Listener[HttpConnection]):
     ) -> None:
         super().__init__(phase, plane.limits, sockets, tls)
         self.budget = plane.budget
+        self.turns = plane.turns
         self.read_buffer = bytearray(READ_BYTES)
         self.known_heads = KnownHeads()
         self._app = app

@@ -18,6 +18,7 @@ from naiad.gateway.calls import InferAnswer, InferCall
 from naiad.gateway.known_classes import KnownClasses
 from naiad.gateway.limits import Limits
 from naiad.gateway.pending import SERVER_FULL, Done, Outcome, Pending, over_budget
+from naiad.gateway.turns import Turns
 from naiad.gateway.uploads import PREFIX, checked_files, written
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.shm.cuda.key import HANDLE_BYTES
@@ -127,6 +128,7 @@ class Plane:
         self._run_dir = run_dir
         self.limits = limits
         self.budget = Budget(limits.bytes_in_flight_max)
+        self.turns = Turns()
         self.in_flight = 0
         """Calls that are not answered."""
         self.answered = 0

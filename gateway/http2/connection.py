@@ -115,7 +115,11 @@ class Connection(Sending):
             position = start + size
             self._frame(kind, flags, stream, view[start:position])
         self._buffer = buffer[position:]
-        self.has_more = self._turn_left <= 0
+        self.has_more = self._turn_left <= 0 and position < end
+
+    def end_turn(self) -> None:
+        """For the sink, inside `receive`: leave the frames that follow to the next one."""
+        self._turn_left = 0
 
     def _body(self, content: memoryview) -> int:
         """Part of a frame of a body; how much of it."""

@@ -26,6 +26,7 @@ from naiad.gateway.http_reader import Stage
 from naiad.gateway.limits import READ_BYTES, Limits
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Budget
+from naiad.gateway.turns import Turns
 from support.certificates import Certificates, made
 
 DEADLINE_S = 5.0
@@ -56,6 +57,7 @@ class Door:
         self.limits = limits
         self.tls = tls
         self.budget = Budget(limits.bytes_in_flight_max)
+        self.turns = Turns()
         self.read_buffer = bytearray(READ_BYTES)
         self.known_heads = KnownHeads()
         self.connections: set[HttpConnection] = set()

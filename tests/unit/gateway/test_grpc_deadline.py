@@ -40,6 +40,9 @@ class Door:
     def is_over(self, call: object) -> None:
         pass
 
+    def owes(self) -> None:
+        pass
+
 
 async def ends_of(timeout_seconds: float | None) -> list[bytes]:
     door: Any = Door()
