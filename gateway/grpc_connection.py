@@ -27,7 +27,7 @@ from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 from naiad.gateway.restrictions import Restriction
 from naiad.gateway.transports import has_tls, unwritten_bytes
-from naiad.gateway.turns import TURN_SECONDS
+from naiad.gateway.turns import TASK_SECONDS, TURN_SECONDS
 from naiad.protocol.errors import RequestError
 
 PING_SECONDS: Final = 60.0
@@ -42,10 +42,6 @@ UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """In the socket's buffer, of a client that sends but does not read. Bodies stop below 3 MiB: uvloop
 says that the buffer is full at the write after the one that filled it, and each may hold 1 MiB and
 a frame."""
-
-TASK_SECONDS: Final = 0.0001
-"""About what a task takes that begins a call or answers a stream's message: it runs behind the turn
-in which it was made, and counts in it."""
 
 OneRequest = Callable[[bytes, OneRequestCall], Awaitable[None]]
 ManyRequests = Callable[[ManyRequestsCall], Awaitable[None]]

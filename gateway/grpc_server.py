@@ -179,6 +179,8 @@ class GrpcServer(Listener[GrpcConnection]):
         self.phase.check_open()
         if told:
             LOG.debug("gRPC %s", told)
+            if CATEGORIES[told] != "health":
+                await self.plane.turns.turn()
         call.send(await work(request, call.caller))
 
     async def _check_health(self, request: bytes, call: OneRequestCall) -> None:

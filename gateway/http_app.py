@@ -122,8 +122,13 @@ class HttpApp:
             connection.reply(error_response(from_fault(fault)))
             return None
         LOG.debug("%s %s", head.method, head.path.decode("latin-1"))
-        work = partial(self._handlers[route.name], route, given)
+        work = partial(self._work, route, given)
         return asyncio.get_running_loop().create_task(replied(connection, work))
+
+    async def _work(self, route: Route, given: Json) -> Response:
+        if http_routes.CATEGORIES[route.name] != ("health",):
+            await self._plane.turns.turn()
+        return await self._handlers[route.name](route, given)
 
     def place(self, head: Head) -> BodyPlace | None:
         """Shared memory for the body of a large inference request."""

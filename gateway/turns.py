@@ -11,11 +11,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 TURN_SECONDS: Final = 0.001
 """Of work for one connection, a request begun being finished. About a dozen requests: fewer would
 cost noticeably more for each."""
+TASK_SECONDS: Final = 0.0002
+"""About what a task takes for a request or an answer: it runs behind the turn in which it was made
+or woken, and counts in it."""
 
 
 class Turns:
@@ -23,14 +27,20 @@ class Turns:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._waiting: dict[object, Callable[[], None]] = {}
-        """By connection, in their order."""
+        self._waiting: dict[object, tuple[Callable[[], None], float]] = {}
+        """By connection, in their order: what to do, and seconds that follow from it."""
         self._is_due = False
 
-    def later(self, owner: object, work: Callable[[], None]) -> None:
+    def later(self, owner: object, work: Callable[[], None], debt_seconds: float = 0.0) -> None:
         """Go on with this connection when those before it had their turns. It has one place."""
-        self._waiting.setdefault(owner, work)
+        self._waiting.setdefault(owner, (work, debt_seconds))
         self._run_soon()
+
+    async def turn(self) -> None:
+        """Wait for a turn of one task; for what may wait behind inference."""
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.later(granted, partial(_grant, granted), TASK_SECONDS)
+        await granted
 
     def _run_soon(self) -> None:
         if not self._is_due:
@@ -43,10 +53,16 @@ class Turns:
         end = self._clock() + TURN_SECONDS
         try:
             for _ in range(len(waiting)):  # whoever comes again waits for the next iteration
-                owner = next(iter(waiting))
-                waiting.pop(owner)()
+                work, debt_seconds = waiting.pop(next(iter(waiting)))
+                end -= debt_seconds
+                work()
                 if self._clock() >= end:
                     break
         finally:
             if waiting:
                 self._run_soon()
+
+
+def _grant(granted: asyncio.Future[None]) -> None:
+    if not granted.done():
+        granted.set_result(None)

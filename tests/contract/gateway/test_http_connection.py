@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
@@ -26,7 +27,7 @@ from naiad.gateway.http_reader import Stage
 from naiad.gateway.limits import READ_BYTES, Limits
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Budget
-from naiad.gateway.turns import Turns
+from naiad.gateway.turns import TURN_SECONDS, Turns
 from support.certificates import Certificates, made
 
 DEADLINE_S = 5.0
@@ -516,6 +517,57 @@ def test_http_10_is_told_that_its_connection_stays(run: Callable[[Scenario], Non
                 writer.write(sent)
             last = await asyncio.wait_for(reader.read(), DEADLINE_S)
             assert b"\r\nConnection: close\r\n" in last
+            writer.close()
+
+    run(scenario)
+
+
+def test_requests_that_are_answered_at_once_leave_others_their_turns(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            order: list[bytes] = []
+            handled = door.handle
+
+            def handle(request: HttpRequest, connection: HttpConnection) -> Job | None:
+                path = request.head.path
+                order.append(path)
+                if len(order) == 2:
+                    writer.write(b"GET /now-other HTTP/1.1\r\nHost: h\r\n\r\n")
+                end = time.monotonic() + TURN_SECONDS  # as a refusal that is dear
+                while time.monotonic() < end:
+                    pass
+                return handled(request, connection)
+
+            monkeypatch.setattr(door, "handle", handle)
+            reader, writer = await connected(door, b"GET /now-first HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert await response(reader) == (200, b"/now-first")
+            pipelined = b"GET /now HTTP/1.1\r\nHost: h\r\n\r\n" * 100
+            many, _ = await connected(door, pipelined)
+            assert await response(reader) == (200, b"/now-other")
+            assert order.index(b"/now-other") < 20
+            for _ in range(100):
+                assert await response(many) == (200, b"/now")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "broken off"])
+def test_a_body_of_tiny_chunks(run: Callable[[Scenario], None], *, is_whole: bool) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            head = b"POST /now HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+            body = b"1\r\nx\r\n" * 40_000
+            end = b"0\r\n\r\n" + GET % 7 if is_whole else b""
+            reader, writer = await connected(door, head + body + end)
+            if is_whole:
+                assert await response(reader) == (200, b"/now")
+                await door.until(partial(door.has_jobs, 1))
+                door.jobs[0].answer(b"next")
+                assert await response(reader) == (200, b"next")
+            else:
+                await door.until(lambda: door.budget.bytes > 1000)
             writer.close()
 
     run(scenario)

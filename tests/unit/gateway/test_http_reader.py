@@ -14,6 +14,8 @@ from naiad.gateway.http_known_heads import KnownHeads
 from naiad.gateway.http_message import HttpRequest
 from naiad.gateway.http_reader import (
     DIRECT_BYTES_MIN,
+    PIECES_PER_TURN_MAX,
+    SLICE_BYTES,
     Reader,
     Stage,
     Upgraded,
@@ -32,6 +34,8 @@ class Reading:
     def __init__(self, **limits: int) -> None:
         self.requests: list[HttpRequest] = []
         self.taken = 0
+        self.turns = 0
+        """In which something was left of what was read."""
         self.budget = 1 << 40
         self.known = KnownHeads()
         self.reader = Reader(
@@ -58,6 +62,9 @@ class Reading:
             piece = text[: min(step, len(target))]
             target[: len(piece)] = piece
             self.reader.feed(len(piece))
+            while self.reader.rest:
+                self.turns += 1
+                self.reader.go_on()
             text = text[len(piece) :]
 
 
@@ -302,3 +309,42 @@ def test_known_heads_keep_to_the_budget() -> None:
     reading.budget = 9
     with pytest.raises(Unavailable):
         reading.feed(post(b"hello"))
+
+
+CHUNKED = b"POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_tiny_chunks_are_taken_in_turns() -> None:
+    reading = Reading()
+    count = 20_000
+    wire = CHUNKED + b"1\r\nx\r\n" * count + b"0\r\n\r\n" + post(b"next")
+    reading.feed(wire)
+    first, second = reading.requests
+    assert (bytes(first.body), bytes(second.body)) == (b"x" * count, b"next")
+    chunks_max = PIECES_PER_TURN_MAX + SLICE_BYTES // 6 + 1
+    assert count // chunks_max <= reading.turns <= count // PIECES_PER_TURN_MAX
+
+
+def test_larger_chunks_are_taken_at_once() -> None:
+    reading = Reading()
+    chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
+    reading.feed(CHUNKED + chunk * 500 + b"0\r\n\r\n")
+    assert len(reading.requests[0].body) == 500 * 1024
+    assert reading.turns == 0
+
+
+def test_what_is_left_for_another_turn_is_forgotten_with_the_body() -> None:
+    reading = Reading()
+    reader = reading.reader
+    wire = CHUNKED + b"1\r\nx\r\n" * 2000
+    reader.buffer()[: len(wire)] = wire
+    reader.feed(len(wire))
+    assert reader.rest
+    assert reader.drop() == reading.taken
+    assert not reader.rest
+
+
+def test_trailers_count_as_header_fields() -> None:
+    reading = Reading(header_count_max=10)
+    with refused(431, "at most 65536 bytes and 10 fields"):
+        reading.feed(CHUNKED + b"0\r\n" + b"a:b\r\n" * 10 + b"\r\n")

@@ -508,6 +508,24 @@ def test_calls_count_as_more_than_other_frames() -> None:
     assert one.connection.has_more
 
 
+def test_the_sink_says_when_a_turn_has_lasted_long_enough() -> None:
+    class Busy(Recorder):
+        def begun(self, stream: int, head: Any, *, is_ended: bool) -> None:
+            super().begun(stream, head, is_ended=is_ended)
+            self.connection.end_turn()
+
+    one = Busy()
+    one.receive(f.PREFACE)
+    block = f.END_HEADERS | f.END_STREAM
+    frames = [f.frame(f.HEADERS, block, stream, HEAD) for stream in (1, 3, 5)]
+
+    assert [event[1] for event in one.receive(*frames)] == [1]
+    assert one.connection.has_more
+    assert [event[1] for event in one.receive()] == [3]
+    assert [event[1] for event in one.receive()] == [5]
+    assert not one.connection.has_more
+
+
 def test_streams_that_are_on_their_way_at_a_goodbye_that_was_announced_are_taken() -> None:
     one = begun()
 
