@@ -118,6 +118,7 @@ def _call(
         return inputs[-1].found
 
     found = parsed_object(cut.rest, cut.position)
+    yield
     call = call_of(found, model, version, body, length, converted, limit_bytes, place)
     for one in inputs:
         yield from _filled(one, text)

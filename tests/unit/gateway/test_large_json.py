@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from naiad.client.tensors import pack_bytes
+from naiad.gateway import json_slices
 from naiad.gateway.calls import InferCall
 from naiad.gateway.http_request import infer_call
 from naiad.gateway.json_slices import ARRAYS_MAX, REST_BYTES_MAX, SLICE_BYTES, Cut, cut_out
@@ -194,6 +195,79 @@ def test_what_is_no_array_is_bounded() -> None:
     for text, limit in ((spaces, REST_BYTES_MAX), (many, ARRAYS_MAX)):
         with pytest.raises(RequestError, match=str(limit)):
             in_slices(text)
+
+
+def test_many_inputs_of_any_length_are_read() -> None:
+    tensor = '{"name":"I","datatype":"INT32","shape":[%d],"data":[%s]}'
+    inputs = [tensor % (count, ",".join(["1234567"] * count)) for count in range(3, 4000, 5)]
+    text = f'{{"inputs":[{",".join(inputs)}]}}'.encode()
+    assert len(text) > 10 * 1024 * 1024
+    assert len(cut(text).rest) < REST_BYTES_MAX
+    assert in_slices(text) == at_once(text)
+
+
+@pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize(
+    "string", ["\\\\" * 90_000, '\\"' * 90_000, '\\\\\\",],[' * 30_000, "[,]" * 70_000]
+)
+def test_long_strings_with_anything_in_them(string: str, before: int) -> None:
+    """Wherever in an escape a slice's worth of text ends."""
+    text = body(f'["{"x" * before}{string}", "b", "{string}"]', "BYTES", 3)
+    assert len(cut(text).slices) == 1
+    assert in_slices(text) == at_once(text)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        '["' + "x" * 1_000_000 + '"]',
+        '["' + "\\\\" * 500_000 + '"]',
+        "[1" + " " * 1_000_000 + "]",
+        "[" * 90 + "1" * 1_000_000 + "]" * 90,
+        "[1," * 90 + "1" * 1_000_000,
+    ],
+    ids=lambda data: f"{data[:6]}..{data[-8:]}",
+)
+def test_nothing_is_looked_at_in_long_pieces_or_often(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    look = json_slices._without_strings
+
+    def looking(window: bytes, *more: Any) -> Any:
+        sizes.append(len(window))
+        return look(window, *more)
+
+    monkeypatch.setattr(json_slices, "_without_strings", looking)
+    text = body(data, "BYTES", 1)
+    cut(text)
+    assert max(sizes) <= SLICE_BYTES
+    assert sum(sizes) <= 2 * len(text)
+
+
+def test_deep_nesting_is_refused_where_it_begins() -> None:
+    for data in ("[" * 100_000 + "]" * 100_000, "[1," * 100_000):
+        steps = cut_out(memoryview(body(data)), "mark")
+        with pytest.raises(RequestError, match="nested too deeply"):
+            next(steps)
+
+
+def test_much_beside_the_arrays_is_refused_before_it_is_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    parse = json.loads
+
+    def parsing(text: str) -> Any:
+        sizes.append(len(text))
+        return parse(text)
+
+    monkeypatch.setattr(json, "loads", parsing)
+    keys = ",".join(f'"{number}":1' for number in range(100_000))
+    for more in (f'"parameters":{{{keys}}}', f'"outputs":[{",".join(["{}"] * 400_000)}]'):
+        with pytest.raises(RequestError, match="besides arrays of 'data'"):
+            in_slices(body("[1]", more="," + more))
+    assert sizes == []
 
 
 # --- answers -------------------------------------------------------------------------------------
