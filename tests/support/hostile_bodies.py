@@ -65,6 +65,16 @@ def many_keys() -> tuple[bytes, dict[str, str]]:
     return ('{"inputs":[],"parameters":{' + keys + "}}").encode(), {}
 
 
+def most_keys() -> tuple[bytes, dict[str, str]]:
+    """As many as are parsed at once."""
+    keys = ",".join(f'"k{number}":{number}' for number in range(18_000))
+    return ('{"inputs":[],"parameters":{' + keys + "}}").encode(), {}
+
+
+def long_string() -> tuple[bytes, dict[str, str]]:
+    return _json('["' + "\\\\" * 2**22 + '"]').replace(b"FP32", b"BYTES"), {}
+
+
 def many_inputs() -> tuple[bytes, dict[str, str]]:
     one = {"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": []}
     return json.dumps({"inputs": [one] * 20_000}).encode(), {}
@@ -83,7 +93,7 @@ _MAKE: Final[dict[str, Callable[[], tuple[bytes | Iterator[bytes], dict[str, str
     one.__name__: one
     for one in (
         gzip_bomb, gzip_of_much, pieces, deep, deep_elsewhere, arrays, huge_number, huge_numbers,
-        many_keys, many_inputs, huge_shape, long_header,
+        many_keys, most_keys, long_string, many_inputs, huge_shape, long_header,
     )
 }  # fmt: skip
 HEAVY: Final = dict.fromkeys(_MAKE, 400) | {"long_header": 431, "huge_numbers": 200}

@@ -51,6 +51,9 @@ DELIBERATE = (
 )
 GRPC_INTERNAL = "13 failed to load"
 
+Elsewhere = Callable[[Bystanders], object]
+Hit = Callable[[Server, Bystanders], object]
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -74,6 +77,15 @@ def serving(repository: Path) -> Iterator[Server]:
         yield running
 
 
+def sender(module: str, what: str, count: int) -> Hit:
+    """Sends it to the server that it is given."""
+
+    def hit(server: Server, _: Bystanders) -> object:
+        return send(server, module, what, count)
+
+    return hit
+
+
 def send(server: Server, module: str, what: str, count: int) -> dict[str, Any]:
     """What a process of hostile clients has found."""
     where = server.http_url if module == "hostile_http" else f"//{server.grpc_target}"
@@ -91,12 +103,9 @@ def send(server: Server, module: str, what: str, count: int) -> dict[str, Any]:
     return found
 
 
-def at_rival(
-    request: pytest.FixtureRequest, module: str, what: str, count: int
-) -> Callable[[], object]:
-    """The same, less of it, at another server."""
-    rival: Server = request.getfixturevalue("rival")
-    return partial(send, rival, module, what, count // RIVAL_PART)
+def at_rival(request: pytest.FixtureRequest, hit: Hit, is_full: bool) -> Elsewhere | None:
+    """The same, or less of it, at another server; only in long forms."""
+    return partial(hit, request.getfixturevalue("rival")) if is_full else None
 
 
 @contextmanager
@@ -105,7 +114,7 @@ def beside(
     *,
     is_full: bool,
     growth_bytes_max: int = RSS_GROWTH_BYTES_MAX,
-    elsewhere: Callable[[], object] | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Iterator[Bystanders]:
     """Decent clients, undisturbed first; what is tried inside must leave them and the processes of
     the server unharmed. `elsewhere` does the same to another server."""
@@ -114,7 +123,7 @@ def beside(
         others.wait(ANSWERS)
         if elsewhere is not None:
             others.phase("rival")
-            elsewhere()
+            elsewhere(others)
             others.wait(ANSWERS)
         watched = Watched(server, "gateway-0", "broker")
         others.phase("hostile")
@@ -153,7 +162,8 @@ def check_statuses(found: dict[str, Any]) -> None:
 def test_any_http(server: Server, request: pytest.FixtureRequest, what: str, count: int) -> None:
     """Every verb on every route with any strings; spoiled bodies; spoiled bytes."""
     is_full = count > 10_000
-    elsewhere = at_rival(request, "hostile_http", what, count) if is_full else None
+    less = sender("hostile_http", what, count // RIVAL_PART)
+    elsewhere = at_rival(request, less, is_full)
     with beside(server, is_full=is_full, elsewhere=elsewhere):
         found = send(server, "hostile_http", what, count)
     assert sum(found["statuses"].values()) == count
@@ -166,7 +176,8 @@ def test_any_http(server: Server, request: pytest.FixtureRequest, what: str, cou
 )
 def test_any_grpc_message(server: Server, request: pytest.FixtureRequest, count: int) -> None:
     is_full = count > 10_000
-    elsewhere = at_rival(request, "hostile_grpc", "messages", count) if is_full else None
+    less = sender("hostile_grpc", "messages", count // RIVAL_PART)
+    elsewhere = at_rival(request, less, is_full)
     with beside(server, is_full=is_full, elsewhere=elsewhere):
         found = Counter(send(server, "hostile_grpc", "messages", count))
     print(f"\n  {dict(found)}")
@@ -184,25 +195,41 @@ def test_any_grpc_message(server: Server, request: pytest.FixtureRequest, count:
         pytest.param("floods", 20, marks=pytest.mark.soak),
     ],
 )
-def test_any_http2(server: Server, what: str, count: int) -> None:
+def test_any_http2(server: Server, request: pytest.FixtureRequest, what: str, count: int) -> None:
     """Spoiled connections; floods of every kind of frame."""
-    with beside(server, is_full=(what, count) not in (("frames", 400), ("floods", 1))):
+    is_full = (what, count) not in (("frames", 400), ("floods", 1))
+    less = sender("hostile_grpc", what, count // RIVAL_PART)
+    with beside(server, is_full=is_full, elsewhere=at_rival(request, less, is_full)):
         found = send(server, "hostile_grpc", what, count)
     print(f"\n  {found}")
 
 
+def hit_with_bodies(server: Server, _: Bystanders, rounds: int) -> None:
+    for name, status in [*HEAVY.items()] * rounds:
+        assert (name, heavy(server.http_url, name)) == (name, status)
+
+
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.soak)])
-def test_heavy_bodies(server: Server, rounds: int) -> None:
+def test_heavy_bodies(server: Server, request: pytest.FixtureRequest, rounds: int) -> None:
     """A gzip bomb, 70,000 pieces, deep JSON, huge numbers: refused, in time and little memory."""
-    with beside(server, is_full=rounds > 1, growth_bytes_max=HEAVY_GROWTH_BYTES_MAX):
-        for _ in range(rounds):
-            for name, status in HEAVY.items():
-                assert (name, heavy(server.http_url, name)) == (name, status)
+    is_full = rounds > 1
+    elsewhere = at_rival(request, partial(hit_with_bodies, rounds=rounds), is_full)
+    growth = HEAVY_GROWTH_BYTES_MAX
+    with beside(server, is_full=is_full, growth_bytes_max=growth, elsewhere=elsewhere) as others:
+        hit_with_bodies(server, others, rounds)
+
+
+def hit_slowly(server: Server, others: Bystanders, count: int) -> None:
+    with Crowd(server.http_url, count) as crowd:
+        while others.count() < ANSWERS:
+            crowd.drip()
 
 
 @pytest.mark.parametrize("count", [150, pytest.param(1_200, marks=pytest.mark.soak)])
-def test_slow_clients(server: Server, count: int) -> None:
+def test_slow_clients(server: Server, request: pytest.FixtureRequest, count: int) -> None:
     """Headers and bodies that drip, answers that nobody takes: of each so many at once."""
-    with beside(server, is_full=count > 1000) as others, Crowd(server.http_url, count) as crowd:
-        while others.count() < ANSWERS:
-            crowd.drip()
+    is_full = count > 1000
+    hit = partial(hit_slowly, count=count)
+    elsewhere = at_rival(request, hit, is_full)
+    with beside(server, is_full=is_full, elsewhere=elsewhere) as others:
+        hit(server, others)
