@@ -118,7 +118,7 @@ class GrpcConnection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         self._heard = self._loop.time()
-        self._turn_end = time.monotonic() + TURN_SECONDS
+        self._turn_end = time.thread_time() + TURN_SECONDS
         self._is_receiving = True
         try:
             self.http2.receive(data)
@@ -265,7 +265,7 @@ class GrpcConnection(asyncio.Protocol):
         self._turn_end -= TASK_SECONDS
 
     def _check_turn(self) -> None:
-        if time.monotonic() > self._turn_end:
+        if time.thread_time() > self._turn_end:
             self.http2.end_turn()
 
     def begun(self, stream: int, head: Any, *, is_ended: bool) -> None:

@@ -195,7 +195,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._current is request:
                 self._work = work
             elif self._backlog:  # answered at once, with others behind it
-                now = time.monotonic()
+                now = time.thread_time()
                 turn_end = turn_end or now + TURN_SECONDS
                 if now >= turn_end:
                     self._door.turns.later(self, self._advance)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 TURN_SECONDS: Final = 0.001
-"""Of work for one connection, a request begun being finished. About a dozen requests: fewer would
-cost noticeably more for each."""
+"""Of the processor, for one connection, a request begun being finished. About a dozen requests:
+fewer would cost noticeably more for each. Time without the processor is nobody's fault."""
 TASK_SECONDS: Final = 0.0002
 """About what a task takes for a request or an answer: it runs behind the turn in which it was made
 or woken, and counts in it."""
@@ -25,21 +25,26 @@ or woken, and counts in it."""
 class Turns:
     """Of one process, in its event loop."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         self._clock = clock
-        self._waiting: dict[object, tuple[Callable[[], None], float]] = {}
-        """By connection, in their order: what to do, and seconds that follow from it."""
+        self._connections: dict[object, Callable[[], None]] = {}
+        """In their order: how each goes on."""
+        self._calls: deque[asyncio.Future[None]] = deque()
         self._is_due = False
 
-    def later(self, owner: object, work: Callable[[], None], debt_seconds: float = 0.0) -> None:
+    def later(self, connection: object, work: Callable[[], None]) -> None:
         """Go on with this connection when those before it had their turns. It has one place."""
-        self._waiting.setdefault(owner, (work, debt_seconds))
+        self._connections.setdefault(connection, work)
         self._run_soon()
 
     async def turn(self) -> None:
-        """Wait for a turn of one task; for what may wait behind inference."""
+        """Wait for a turn of one call, for what may wait behind inference: one in an iteration.
+
+        These are a queue of their own: no connection waits behind a thousand of them.
+        """
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.later(granted, partial(_grant, granted), TASK_SECONDS)
+        self._calls.append(granted)
+        self._run_soon()
         await granted
 
     def _run_soon(self) -> None:
@@ -49,20 +54,25 @@ class Turns:
 
     def _run(self) -> None:
         self._is_due = False
-        waiting = self._waiting
-        end = self._clock() + TURN_SECONDS
         try:
-            for _ in range(len(waiting)):  # whoever comes again waits for the next iteration
-                work, debt_seconds = waiting.pop(next(iter(waiting)))
-                end -= debt_seconds
-                work()
-                if self._clock() >= end:
-                    break
+            self._grant_one()
+            self._go_on()
         finally:
-            if waiting:
+            if self._connections or self._calls:
                 self._run_soon()
 
+    def _grant_one(self) -> None:
+        while self._calls:
+            granted = self._calls.popleft()
+            if not granted.done():
+                granted.set_result(None)
+                return
 
-def _grant(granted: asyncio.Future[None]) -> None:
-    if not granted.done():
-        granted.set_result(None)
+    def _go_on(self) -> None:
+        waiting = self._connections
+        end = self._clock() + TURN_SECONDS
+        for _ in range(len(waiting)):  # whoever comes again waits for the next iteration
+            work = waiting.pop(next(iter(waiting)))
+            work()
+            if self._clock() >= end:
+                return

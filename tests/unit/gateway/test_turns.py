@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
-from naiad.gateway.turns import TASK_SECONDS, TURN_SECONDS, Turns
+from naiad.gateway.turns import TURN_SECONDS, Turns
 
 PIECE_SECONDS = TURN_SECONDS / 4
 ITERATIONS_MAX = 200
@@ -80,7 +80,7 @@ def test_who_is_alone_comes_once_in_an_iteration() -> None:
     asyncio.run(go())
 
 
-def test_tasks_count_as_what_they_will_take() -> None:
+def test_calls_that_may_wait_have_a_turn_each() -> None:
     async def go() -> None:
         turns, woken = Turns(Clock()), list[int]()
 
@@ -98,7 +98,25 @@ def test_tasks_count_as_what_they_will_take() -> None:
 
         await iterations(lambda: len(woken) == 49, look)
         assert woken == [number for number in range(50) if number != 7]
-        assert 1 <= most <= TURN_SECONDS / TASK_SECONDS + 1
+        assert most == 1
+
+    asyncio.run(go())
+
+
+def test_connections_do_not_wait_behind_calls() -> None:
+    async def go() -> None:
+        clock, done = Clock(), list[Greedy]()
+        turns = Turns(clock)
+        tasks = [asyncio.create_task(turns.turn()) for _ in range(100)]
+        await asyncio.sleep(0)
+        one = Greedy(turns, clock, 3, done)
+        turns.later(one, one.work)
+        left: list[int] = []
+        await iterations(lambda: not one.left, lambda: left.append(one.left))
+        assert left == [3, 2, 1]
+        assert sum(task.done() for task in tasks) <= len(left)
+        for task in tasks:
+            task.cancel()
 
     asyncio.run(go())
 
