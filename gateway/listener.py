@@ -29,6 +29,8 @@ from naiad.gateway.phase import Phase
 LOG: Final = logging.getLogger("naiad.gateway")
 CHECK_SECONDS: Final = 1.0
 """Between two looks at slow clients."""
+CHECKED_AT_ONCE: Final = 100
+"""Connections, in one iteration of the loop: 3,600 took 12 to 20 ms."""
 POLL_SECONDS: Final = 0.02
 """Between two looks at what is still under way, at the end."""
 CLOSE_SECONDS: Final = 1.0
@@ -78,7 +80,7 @@ class Listener(ABC, Generic[C]):
         self._sockets = sockets
         self._tls = tls
         self._servers: list[asyncio.Server | Handshakes] = []
-        self._check: asyncio.TimerHandle | None = None
+        self._check: asyncio.Handle | None = None
 
     @abstractmethod
     def _connection(self, loop: asyncio.AbstractEventLoop) -> asyncio.BaseProtocol:
@@ -96,7 +98,7 @@ class Listener(ABC, Generic[C]):
         loop = asyncio.get_running_loop()
         for one in self._sockets:
             self._servers.append(await self._listen(one, loop))
-        self._check_time(loop)
+        self._begin_check(loop)
 
     async def _listen(
         self, one: socket.socket, loop: asyncio.AbstractEventLoop
@@ -108,15 +110,22 @@ class Listener(ABC, Generic[C]):
         handshakes.start()
         return handshakes
 
-    def _check_time(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._check = loop.call_later(CHECK_SECONDS, self._check_time, loop)
-        now = loop.time()
-        self._each(lambda one: one.check_time(now))
+    def _begin_check(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._check_time(loop, tuple(self.connections))
 
-    def _each(self, act: Callable[[C], None]) -> None:
-        """With every connection. One that fails is cut off: the others have their turn all the
-        same, and so has the next time."""
-        for connection in tuple(self.connections):
+    def _check_time(self, loop: asyncio.AbstractEventLoop, waiting: tuple[C, ...]) -> None:
+        now = loop.time()
+        self._each(lambda one: one.check_time(now), waiting[:CHECKED_AT_ONCE])
+        left = waiting[CHECKED_AT_ONCE:]
+        if left:
+            self._check = loop.call_soon(self._check_time, loop, left)
+        else:
+            self._check = loop.call_later(CHECK_SECONDS, self._begin_check, loop)
+
+    def _each(self, act: Callable[[C], None], some: Sequence[C] | None = None) -> None:
+        """With these connections, else with all. One that fails is cut off: the others have their
+        turn all the same, and so has the next time."""
+        for connection in tuple(self.connections) if some is None else some:
             try:
                 act(connection)
             except Exception:

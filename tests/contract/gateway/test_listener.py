@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from naiad.gateway import listener as module
 from naiad.gateway.limits import Limits
-from naiad.gateway.listener import Listener
+from naiad.gateway.listener import CHECKED_AT_ONCE, Listener
 from naiad.gateway.phase import Phase
 
 DEADLINE_S = 5.0
@@ -84,3 +85,24 @@ def test_a_connection_that_fails_is_cut_off_alone(
 
     asyncio.run(scenario())
     assert "not connected" in caplog.text
+
+
+def test_many_connections_are_checked_in_parts() -> None:
+    count = 3 * CHECKED_AT_ONCE + 1
+
+    async def scenario() -> None:
+        door = Door(Phase(), Limits(), [])
+        every = [Sound(door) for _ in range(count)]
+        door.connections |= set(every)
+        await door.start()
+        checked = [sum(one.checks for one in every)]
+        while checked[-1] < count:
+            await asyncio.sleep(0)
+            checked.append(sum(one.checks for one in every))
+        door.close()
+        parts = [after - before for before, after in pairwise(checked)]
+        assert checked[0] == CHECKED_AT_ONCE
+        assert parts == [CHECKED_AT_ONCE, CHECKED_AT_ONCE, 1]
+        assert {one.checks for one in every} == {1}
+
+    asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))
