@@ -47,7 +47,7 @@ INFERENCE_COUNT: Final = Family(
 )
 EXEC_COUNT: Final = Family(
     "nv_inference_exec_count", _C, _MODEL, "executions",
-    "Executions of the model: one for each batch",
+    "Executions of the model: one for each batch with at least one result",
 )
 REQUEST_DURATION: Final = Family(
     "nv_inference_request_duration_us", _C, _MODEL, "microseconds",
@@ -161,7 +161,7 @@ EXECUTION_SECONDS_BY_ROWS: Final = Family(
 )
 BATCHES: Final = Family(
     "naiad_batches_total", _C, ("model", "reason", "version"), "batches",
-    "Batches sent to workers, by what closed them: full, preferred, delay, idle, early, alone",
+    "Executions by what closed their batch: full, preferred, delay, idle, early, alone",
 )
 REQUEST_FAILURES: Final = Family(
     "naiad_request_failures_total", _C, ("code", "model", "version"), "requests",

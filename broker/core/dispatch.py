@@ -124,7 +124,6 @@ class Dispatch:
         early = reason == EARLY
         if len(jobs) > 1:
             jobs = fitting(jobs, model)
-        model.statistics.batch_reasons[reason] += 1
         rows = 0
         for job in jobs:
             queue.take(job)
@@ -139,6 +138,7 @@ class Dispatch:
         batch = Batch(world.number(), slot, list(jobs), rows, now_ns)
         for job in jobs:
             job.batch = batch
+        batch.reason = reason
         batch.early = early
         if early:
             self._world.counters.early_batches += 1

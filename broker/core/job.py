@@ -104,6 +104,7 @@ class Batch:
         "id",
         "jobs",
         "keys",
+        "reason",
         "rows",
         "sent_ns",
         "slot",
@@ -118,4 +119,6 @@ class Batch:
         self.sent_ns = now_ns
         self.start_ns = now_ns
         self.early = False
+        self.reason = ""
+        """What closed it (see batcher); counted when it was executed."""
         self.keys: list[tuple[int, int]] = []

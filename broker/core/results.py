@@ -207,7 +207,7 @@ class Results:
             statistics.success_ns += total_ns
             statistics.queue_ns += queue_ns
             statistics.last_inference_ms = world.wall_ms
-            statistics.executed(batch.rows, done, results.durations)
+            statistics.executed(batch.rows, done, results.durations, batch.reason)
 
     def _lend(
         self, slot: Slot, job: Job, outputs: Sequence[Tensor], regions: dict[int, Region]

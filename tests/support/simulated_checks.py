@@ -29,6 +29,7 @@ def check_step(scheduler: Scheduler, now_ns: int, actions: list[e.Action]) -> No
     waiting = 0
     models = _models(scheduler)
     for model in models:
+        _check_sums(model)
         if model.idle and len(model.queue):
             _check_delay(model, now_ns, deadline_ns)
         for job in model.queue.jobs():
@@ -60,6 +61,30 @@ def _check_budgets(scheduler: Scheduler, jobs: list[Job]) -> None:
                 raise Violation(f"{counts[key]} requests of one user", _token(job))
             if limits.user_bytes_max and sizes[key] > limits.user_bytes_max:
                 raise Violation(f"{sizes[key]} bytes of one user", _token(job))
+
+
+def _check_sums(model: ModelVersion) -> None:
+    """One thing counted in several forms: all of them say the same."""
+    counted = model.statistics
+    executions = {
+        "executions": counted.execution_count,
+        "by what closed them": sum(counted.batch_reasons.values()),
+        "by batch size": sum(one.count for one in counted.batches.values()),
+        "by time": sum(counted.compute_times),
+    }
+    successes = {
+        "successes": counted.success_count,
+        "by time": sum(counted.request_times),
+        "by time in the queue": sum(counted.queue_times),
+    }
+    failures = {"failures": counted.fail_count, "by code": sum(counted.failures.values())}
+    for sums in (executions, successes, failures):
+        if len(set(sums.values())) > 1:
+            raise Violation(f"{model} counts one thing differently: {sums}")
+    begun = [one.slot.current for one in model.instances if one.slot is not None]
+    executing = sum(len(batch.jobs) for batch in begun if batch is not None)
+    if model.executing != executing:
+        raise Violation(f"{model} counts {model.executing} executing, {executing} are")
 
 
 def _models(scheduler: Scheduler) -> list[ModelVersion]:

@@ -174,6 +174,7 @@ def check_counts(
     executions = told["execution_count"]
     assert value("nv_inference_exec_count") == value("naiad_executions_total") == executions
     assert value("naiad_compute_seconds_count") == value("naiad_batch_rows_count") == executions
+    assert value("naiad_batches_total") == executions
     assert sum(row["compute_infer"]["count"] for row in told["batch_stats"]) == executions
     failures = told["inference_stats"]["fail"]["count"]
     assert value("nv_inference_request_failure") == failures

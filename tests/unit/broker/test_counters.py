@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from naiad.broker.core.batcher import REASONS
+from naiad.broker.core.batcher import ALONE, REASONS
 from naiad.broker.core.counters import FIGURES_MAX, FIGURES_OF_A_VERSION, MODELS_MAX
 from naiad.broker.core.statistics import (
     OTHER_REASON,
@@ -157,6 +157,10 @@ def test_an_early_batch_is_told_apart() -> None:
     bench.ask(4)
     bench.wait(10 * MS)
     reasons = row(bench)["batch_reasons"]
+    assert {one: count for one, count in reasons.items() if count} == {"alone": 2}, "executed so far"
+    for _ in range(2):
+        bench.finish(slot, took_ns=10 * MS)
+    reasons = row(bench)["batch_reasons"]
     assert {one: count for one, count in reasons.items() if count} == {"alone": 3, "early": 1}
 
 
@@ -231,7 +235,7 @@ def test_reasons_are_bounded() -> None:
 def test_a_bound_is_inclusive_and_what_is_longer_has_a_place() -> None:
     statistics = ModelStatistics()
     for ns in (TIME_BOUNDS_NS[2], TIME_BOUNDS_NS[2] + 1, 2**62):
-        statistics.executed(1, 1, m.Durations(0, ns, 0))
+        statistics.executed(1, 1, m.Durations(0, ns, 0), ALONE)
     assert statistics.compute_times[2] == 1
     assert statistics.compute_times[3] == 1
     assert statistics.compute_times[-1] == 1

@@ -8,6 +8,7 @@ import pytest
 
 from naiad.broker.core import events as e
 from naiad.broker.core.prediction import SERIES_NS_MAX, SERIES_REQUESTS_MAX, Prediction
+from naiad.broker.core.world import Limits
 from naiad.protocol.errors import Code
 from support.simulated_bench import MS, US, Bench, batching, config, instances, parameters
 
@@ -183,6 +184,35 @@ def test_statistics_tell_of_single_executions() -> None:
     (sized,) = found["batch_stats"]
     assert sized["batch_size"] == 1
     assert sized["compute_infer"] == {"count": 4, "ns": 200 * US}
+
+
+@pytest.mark.parametrize("loss", ["given back", "death", "connection", "lost"])
+def test_batches_are_counted_by_what_closed_them_when_they_are_executed(loss: str) -> None:
+    """What comes back unexecuted is closed anew, and must not count twice."""
+    bench, slot = primed()
+    bench.ask(1, 2, 3)
+    next_sent(bench, slot)
+    sent = [batch.id for batch in bench.batches[slot][1:]]
+    if loss == "given back":
+        given_back(bench, slot, 2, 3)
+    elif loss == "death":
+        bench.dies(slot, executing=sent[0], begun=sent[0])
+    elif loss == "connection":
+        bench.wait(1 * MS)
+        bench.batches[slot].clear()
+        bench.do(e.SlotOpened(slot, bench.hello(slot, instance=bench.instance(slot).id), 1))
+    else:
+        bench.do(e.SlotSilent(slot, is_killed=True))
+        bench.wait(Limits().kill_ns)
+    if loss in ("death", "lost"):
+        bench.loaded(slot := bench.worker())
+    if loss == "lost":
+        bench.ask(4)
+    while bench.batches[slot]:
+        bench.finish(slot, took_ns=50 * US)
+    counted = bench.model().statistics
+    expected = 3 if loss == "lost" else 5  # nothing that a LOST worker has is executed again
+    assert sum(counted.batch_reasons.values()) == counted.execution_count == expected
 
 
 def test_only_the_one_that_was_executed_at_a_death_is_suspect() -> None:
