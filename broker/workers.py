@@ -270,7 +270,7 @@ class Workers:
         reason = self._reason(process, page)
         truncated = self._truncated(process)
         self._drop(process)
-        ordered = process.kill_reason not in ("", "it stopped answering")
+        ordered = bool(process.kill_reason)
         executing, begun = (0, 0) if page is None else (page.executing, page.begun)
         return e.SlotDied(process.key, reason, executing, ordered, truncated, begun)
 

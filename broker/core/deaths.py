@@ -69,6 +69,8 @@ class Deaths:
             world.log(
                 "warning", f"worker {slot.name} pid {slot.pid} ({instance.name}) died: {reason}"
             )
+        # A model that freezes its worker, or hangs, is at fault; a machine that pauses is not.
+        was_idle = not slot.is_occupied
         guilty = self._settle_jobs(slot, event)
         instance.slot = None
         is_left = model.state is ModelState.UNLOADING and not len(model.queue)
@@ -76,7 +78,7 @@ class Deaths:
             self._fleet.exit(instance)
             self._endings.check_retired()
         elif instance.state not in (InstanceState.FATAL, InstanceState.EXITED):
-            self._restart(instance, reason, counts=not guilty and not event.ordered)
+            self._restart(instance, reason, counts=not guilty and not (event.ordered and was_idle))
         world.wake(model)
         self._loading.assign()
         self._fleet.want()

@@ -119,9 +119,9 @@ class SlotDied(NamedTuple):
     """The process is dead for certain.
 
     `executing` is the batch named in its slot page (0: none). `ordered` is true when the broker
-    itself had it killed or stopped. `truncated` lists broker region ids that shrank meanwhile.
-    `begun` is the newest batch it ever began: that one and older ones may have been executed,
-    whether or not their results came.
+    itself had it killed, for whatever reason. `truncated` lists broker region ids that shrank
+    meanwhile. `begun` is the newest batch it ever began: that one and older ones may have been
+    executed, whether or not their results came.
     """
 
     slot: int

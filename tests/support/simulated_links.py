@@ -203,7 +203,7 @@ class WorkerLinks:
         def overdue() -> None:
             if worker.is_alive and worker.key not in self._open:
                 server.tell(e.SlotSilent(worker.key, is_killed=True))
-                self._signal(worker, "killed: it stopped answering")
+                self.kill(worker.key, "it stopped answering")
 
         server.in_this_life(SUSPICION_NS, overdue)
 

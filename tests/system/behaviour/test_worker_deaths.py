@@ -129,6 +129,23 @@ def test_stopped_in_the_middle_of_a_request_it_is_killed_and_the_request_run_aga
     wait_until(lambda: f"pid {pid}: SIGKILL" in server.log, "it is in the log")
 
 
+def test_stopped_while_it_is_idle_it_is_replaced_and_no_crash_is_counted(
+    client: Client, repository: Path
+) -> None:
+    name = "one_crash"
+    add_echo(
+        repository, name, max_batch_size=0,
+        parameters={"naiad.crash_budget": 1},
+    )  # fmt: skip
+    client.load(name)
+    pid = row_of(client, name)["pid"]
+    before = deaths(client).get("killed: it stopped answering", 0)
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: deaths(client).get("killed: it stopped answering", 0) > before, "it is dead")
+    answered(client.submit(name, ARRAYS))
+    client.unload(name)
+
+
 def test_killed_while_it_loads_the_load_succeeds_with_the_next(
     client: Client, repository: Path
 ) -> None:

@@ -157,7 +157,7 @@ def test_an_early_batch_is_told_apart() -> None:
     bench.ask(4)
     bench.wait(10 * MS)
     reasons = row(bench)["batch_reasons"]
-    assert {one: count for one, count in reasons.items() if count} == {"alone": 2}, "executed so far"
+    assert {one: count for one, count in reasons.items() if count} == {"alone": 2}
     for _ in range(2):
         bench.finish(slot, took_ns=10 * MS)
     reasons = row(bench)["batch_reasons"]

@@ -189,14 +189,47 @@ def test_a_success_between_deaths_resets_the_budget() -> None:
     assert bench.model().state is ModelState.READY
 
 
-def test_killed_by_order_counts_nothing() -> None:
+def test_killed_by_the_broker_while_it_did_nothing_counts_nothing() -> None:
+    """Its machine was paused, or somebody stopped it: that is no fault of the model."""
     bench = Bench()
     (slot,) = bench.served(config(**parameters(crash_budget=1)))
+    for _ in range(3):
+        bench.do(e.SlotSilent(slot, is_killed=True))
+        bench.dies(slot, ordered=True)
+        assert bench.model().state is ModelState.READY
+        bench.loaded(slot := bench.worker())
+        assert bench.model().is_ready
+
+
+def test_killed_by_the_broker_while_it_executes_counts() -> None:
+    """Also a model that hangs or freezes its worker again and again is given up."""
+    bench = Bench()
+    (slot,) = bench.served(
+        config(**{**batching(2), **parameters(crash_budget=2, execution_timeout_ms=100)})
+    )
+    for first in (1, 3):
+        bench.ask(first, first + 1, rows=1)
+        (batch,) = bench.batches[slot]
+        bench.wait(100 * MS)
+        assert bench.killed[-1] == slot
+        bench.dies(slot, executing=batch.id, ordered=True)
+        bench.cancel(first, first + 1)
+        if first == 1:
+            bench.loaded(slot := bench.worker())
+    model = bench.model()
+    assert model.state is ModelState.UNAVAILABLE
+    assert "died 2 times in a row" in model.reason
+
+
+def test_killed_by_the_broker_while_it_loads_again_counts() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config(**parameters(crash_budget=2)))
+    for _ in range(2):
+        bench.dies(slot, ordered=True)
+        slot = bench.worker()
+    assert bench.model().state is ModelState.READY, "the first one was idle"
     bench.dies(slot, ordered=True)
-    assert bench.model().state is ModelState.READY
-    slot = bench.worker()
-    bench.loaded(slot)
-    assert bench.model().is_ready
+    assert bench.model().state is ModelState.UNAVAILABLE
 
 
 def test_a_death_after_successes_restarts_at_once_more_of_them_wait() -> None:
