@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import logging
 import signal
 import socket
@@ -22,6 +21,7 @@ from naiad.client.aio import AsyncClient
 from naiad.config.listening import ListenFailed, listening
 from naiad.config.shared_port import GRACE_SECONDS, let_nobody_in
 from naiad.gateway.access import Access
+from naiad.gateway.garbage import Garbage
 from naiad.gateway.http_app import HttpApp
 from naiad.gateway.http_server import HttpServer
 from naiad.gateway.limits import Limits
@@ -137,8 +137,8 @@ async def serve(options: argparse.Namespace, ports: Ports, how: Skins) -> ExitCo
     for one in listeners:
         await one.start()
     following = asyncio.ensure_future(follow(client))
-    gc.collect()
-    gc.freeze()  # what is there now stays: no collection need look at it again
+    garbage = Garbage()
+    garbage.start(loop)
     await asked.wait()
     let_nobody_in(ports.own)
     grace_seconds = options.grace_seconds
@@ -151,6 +151,7 @@ async def serve(options: argparse.Namespace, ports: Ports, how: Skins) -> ExitCo
     code = ExitCode.INTERRUPTED
     if draining.done():
         code = ExitCode.DONE if draining.result() else ExitCode.DRAIN_TIMED_OUT
+    garbage.stop()
     for task in (draining, interrupted, following):
         task.cancel()
     for one in listeners:

@@ -114,6 +114,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._abandon()
         self._count_unread()
         self._count_rest()
+        self._reader.end()
 
     def eof_received(self) -> bool:
         """Half-closed is closed: a client that has gone cannot be told from one that still reads,

@@ -4,9 +4,11 @@ says so."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import socket
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
@@ -185,6 +187,44 @@ def test_pipelined_requests_are_answered_in_order(run: Callable[[Scenario], None
             writer.close()
 
     run(scenario)
+
+
+def has_begun(left: weakref.ref[HttpConnection]) -> bool:
+    one = left()
+    assert one is not None
+    return one._stage is not Stage.IDLE or one.is_busy or one._is_deaf
+
+
+def is_gone(left: weakref.ref[HttpConnection]) -> bool:
+    return left() is None
+
+
+def test_a_connection_that_ended_leaves_nothing_to_the_garbage_collector(
+    loop_factory: LoopFactory,
+) -> None:
+    """Thousands may end together."""
+    begun = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nx"
+
+    async def scenario() -> None:
+        async with opened() as door:
+            for text in (begun, b"nonsense\r\n\r\n", GET % 1):
+                _, writer = await connected(door, text)
+                await door.until(lambda: len(door.connections) == 1)
+                (one,) = door.connections
+                left = weakref.ref(one)
+                del one
+                await door.until(partial(has_begun, left))
+                writer.transport.abort()
+                await door.until(lambda: not door.connections)
+                door.jobs.clear()
+                await door.until(partial(is_gone, left))
+
+    gc.collect()
+    gc.disable()
+    try:
+        ran(scenario, loop_factory)
+    finally:
+        gc.enable()
 
 
 def test_many_pipelined_requests_that_are_answered_at_once(
