@@ -85,12 +85,18 @@ class Execution:
         self._ahead: ReadBatch | None = None
         """The batch that the backend brings to its device while it executes another."""
         self._find_next: Callable[[], ReceivedBatch | None] | None = None
+        self._may_begin: Callable[[ReceivedBatch], bool] = lambda _: True
 
-    def overlap(self, find_next: Callable[[], ReceivedBatch | None]) -> None:
-        """Let a backend that can do so ask, while it executes, for the batch that comes next."""
+    def overlap(
+        self,
+        find_next: Callable[[], ReceivedBatch | None],
+        may_begin: Callable[[ReceivedBatch], bool],
+    ) -> None:
+        """Let a backend that can do so ask, while it executes, for the batch that comes next, and
+        whether its device may begin that."""
         overlap = getattr(self.backend, "overlap", None)
         if overlap is not None:
-            self._find_next = find_next
+            self._find_next, self._may_begin = find_next, may_begin
             overlap(self._stage_next, self._begin_ahead)
 
     def run(self, batch: ReceivedBatch, abandoned: set[Key]) -> ExecutedBatch:
@@ -143,10 +149,16 @@ class Execution:
             backend: Any = self.backend
             backend.stage(ahead.requests)
 
-    def _begin_ahead(self) -> None:
-        """The device begins the next batch: from here on a fault of the device is its doing."""
-        if self._ahead is not None:
-            self._page.begin(self._ahead.batch.id, monotonic_ns())
+    def _begin_ahead(self) -> bool:
+        """The device begins the next batch: from here on a fault of the device is its doing.
+
+        False when the batch was given back meanwhile.
+        """
+        ahead = self._ahead
+        if ahead is None or not self._may_begin(ahead.batch):
+            return False
+        self._page.begin(ahead.batch.id, monotonic_ns())
+        return True
 
     def _unstage(self) -> None:
         backend: Any = self.backend

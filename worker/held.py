@@ -33,13 +33,23 @@ class HeldBatches:
     def __init__(self) -> None:
         self.waiting: deque[ReceivedBatch] = deque()
         self.executing: ReceivedBatch | None = None
+        self.begun_ahead: ReceivedBatch | None = None
+        """Waits for its turn, but its device has begun it: it is nobody else's any more."""
         self.finished: OrderedDict[int, FinishedBatch] = OrderedDict()
         self.abandoned: set[Key] = set()
 
     def take(self) -> ReceivedBatch | None:
         """The next batch, now executing; None when none waits."""
         self.executing = self.waiting.popleft() if self.waiting else None
+        self.begun_ahead = None
         return self.executing
+
+    def begin_ahead(self, batch: ReceivedBatch) -> bool:
+        """Its device is about to begin a batch that waits; False when it was given back."""
+        if any(waiting is batch for waiting in self.waiting):
+            self.begun_ahead = batch
+            return True
+        return False
 
     def finish(self, batch: FinishedBatch) -> None:
         """The executing batch has its results."""
@@ -51,11 +61,15 @@ class HeldBatches:
             self.finished.popitem(last=False)
         self._forget_abandoned(batch.requests)
 
+    def not_begun(self) -> list[ReceivedBatch]:
+        """What waits and could be executed elsewhere."""
+        return [batch for batch in self.waiting if batch is not self.begun_ahead]
+
     def give_back(self) -> None:
-        """What waits is another worker's to execute."""
-        for batch in self.waiting:
+        """What has not begun is another worker's to execute."""
+        for batch in self.not_begun():
             self._forget_abandoned(batch.requests)
-        self.waiting.clear()
+            self.waiting.remove(batch)
 
     def _forget_abandoned(self, requests: tuple[BatchRequest, ...]) -> None:
         if self.abandoned:

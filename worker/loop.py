@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic, monotonic_ns
 from typing import Final, NamedTuple
@@ -44,6 +45,8 @@ CANCEL_POLL_S: Final = 0.001
 """Least time between two looks at the socket for the sake of is_cancelled."""
 STAGE_POLL_S: Final = 0.0002
 """The same, for the batch that a device could be given while it executes another."""
+POSTPONED_MAX: Final = 64
+"""Messages that the watch keeps for the main thread; the others stay where they are."""
 
 
 class Slot(NamedTuple):
@@ -100,6 +103,10 @@ class WorkerLoop:
         self._is_series = False
         """Whether batches are single requests of which several may come together."""
         self._watch = SeriesWatch(transport.lock, self._relieve)
+        self._postponed: deque[Frames] = deque()
+        """Messages that the watch received and the main thread is to handle, in their order."""
+        self._is_barred = False
+        """The last of these changes what those behind it mean: nothing may overtake it."""
         self._draining = False
         self._looked_at = 0.0
         self._stopping: Stopping | None = None
@@ -160,6 +167,11 @@ class WorkerLoop:
 
         One, because asking again costs as much by a poll as by a receive that finds nothing.
         """
+        if self._postponed:
+            postponed = self._postponed.popleft()
+            self._is_barred = self._is_barred and bool(self._postponed)
+            self._handle(postponed)
+            return
         has_message = self._transport.poll(timeout_ms)
         self._received_at = monotonic()
         if has_message:
@@ -325,7 +337,7 @@ class WorkerLoop:
             is_cancelled=self._is_cancelled,
             lender=self._lender(),
         )
-        execution.overlap(self._find_next)
+        execution.overlap(self._find_next, self._may_begin)
         return execution
 
     def _lender(self) -> OutputArena:
@@ -345,7 +357,7 @@ class WorkerLoop:
         execution = self._execution
         assert execution is not None
         self._executing_since = monotonic()
-        if self._held.waiting and self._is_series:
+        if self._is_series:
             self._watch.begin()
         self._transport.lock.release()
         try:
@@ -380,29 +392,52 @@ class WorkerLoop:
         is_held = self._held.waiting and self._is_series
         if not is_held or now - self._outgoing_since >= HELD_S:
             self._send_results()
-            if not self._held.waiting:
-                self._watch.end()
 
     def _send_results(self) -> None:
         messages, self._outgoing = self._outgoing, []
         if messages:
             self._send(*bundled(messages))
 
-    def _relieve(self) -> bool:
-        """Asked by the watch while the model's code runs: whether it should ask again.
+    def _relieve(self) -> float:
+        """Asked by the watch while the model's code runs; for how long it has run, in seconds.
 
         What cannot be sent now is kept: the main thread finds out why.
         """
         now = monotonic()
+        elapsed_s = now - self._executing_since
         if not self._presence.is_welcomed or self._transport.is_broken:
-            return bool(self._outgoing or self._held.waiting)
+            return elapsed_s
         if self._outgoing and now - self._outgoing_since >= HELD_S:
             if not self._transport.send(*bundled(self._outgoing)):
-                return True
+                return elapsed_s
             self._outgoing.clear()
-        if now - self._executing_since >= HELD_S:
+        if elapsed_s >= HELD_S:
+            self._receive_meanwhile()
             self._give_back()
-        return bool(self._outgoing or self._held.waiting)
+        return elapsed_s
+
+    def _receive_meanwhile(self) -> None:
+        """What the broker sent before it could know how long this execution takes.
+
+        Batches and cancellations alone are for the watch: all else touches what the model's thread
+        uses without the lock, and waits for it.
+        """
+        while not self._is_barred and len(self._postponed) < POSTPONED_MAX:
+            frames = self._transport.receive()
+            if frames is None:
+                return
+            header, payload = frames
+            try:
+                message = decode(header, [len(frame) for frame in payload])
+            except ProtocolError:
+                self._is_barred = True
+                self._postponed.append(frames)
+            else:
+                if isinstance(message, m.Batch | m.Bundle | m.Abandon):
+                    self._handle(frames)
+                else:
+                    self._is_barred = not isinstance(message, m.Return | m.Forget | m.LogLevels)
+                    self._postponed.append(frames)
 
     def _give_back(self) -> None:
         """What waits behind a long execution may have a worker that is free, and can still expire.
@@ -410,11 +445,16 @@ class WorkerLoop:
         Not of a model that batches: it has one batch ahead, made for this worker.
         """
         held = self._held
-        if held.executing is None or not held.waiting:
+        batches = held.not_begun()
+        if held.executing is None or not batches:
             return
-        message = m.GivenBack(tuple([batch.id for batch in held.waiting]))
-        if self._transport.send(encode(message)):
+        if self._transport.send(encode(m.GivenBack(tuple([batch.id for batch in batches])))):
             held.give_back()
+
+    def _may_begin(self, batch: ReceivedBatch) -> bool:
+        """Asked by a device's backend while the lock is free: the watch may have given it back."""
+        with self._transport.lock:
+            return self._held.begin_ahead(batch)
 
     def _is_cancelled(self, request: Key) -> bool:
         """Asked by a running model: look at the socket, but not at every question."""

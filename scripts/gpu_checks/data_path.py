@@ -94,7 +94,7 @@ def _staged(backend: TensorRTBackend, batches: Sequence[Sequence[ModelRequest]])
             has_staged[0] = True
 
     has_staged = [False]
-    backend.overlap(meanwhile, lambda: None)
+    backend.overlap(meanwhile, lambda: True)
     for batch in batches:
         backend.execute(batch)
         has_staged[0] = False

@@ -261,8 +261,11 @@ class SimulatedWorker:
             self.agenda.after(MILLISECOND, lambda: self._give_back(received))
 
     def _give_back(self, executing: Received) -> None:
-        """The execution is long: what waits behind it goes elsewhere."""
-        if not self.is_alive or self.is_stopped or self.executing is not executing:
+        """The execution is long: what waits behind it goes elsewhere, what comes later as well."""
+        if not self.is_alive or self.executing is not executing:
+            return
+        self.agenda.after(10 * MILLISECOND, lambda: self._give_back(executing))
+        if self.is_stopped:
             return
         if self.waiting and self.welcomed:
             batches = [batch for batch, _, _ in self.waiting]

@@ -189,10 +189,10 @@ class Overlapping(Backend, Protocol):
     """How long the last `execute` waited for inputs on their way to the device; what was staged in
     time takes nothing."""
 
-    def overlap(self, meanwhile: Callable[[], None], ahead: Callable[[], None]) -> None:
+    def overlap(self, meanwhile: Callable[[], None], ahead: Callable[[], bool]) -> None:
         """Called once, before the first batch. During `execute`, while the device works, the
         backend calls `meanwhile` again and again, which may call `stage`; and `ahead` just before
-        it lets the device begin what is staged.
+        it lets the device begin what is staged, which it may only where that says True.
         """
         ...
 

@@ -1,9 +1,10 @@
 """The echo backend: output i is input i. For tests, demonstrations and measuring the server itself.
 
 A request may ask for trouble by its parameters, a model by those of its config (then it is the
-default of every request): `sleep_ms`, `spin_ms` (busy and holding the GIL), `raise` (a text),
-`exit` (os._exit with that code), `segfault`, `abort`, `output_fault` (one of OUTPUT_FAULTS); a
-config also `fail_load` (a text) and `load_ms`. It never imports NumPy.
+default of every request): `sleep_ms`, `deaf_ms` (a sleep that no cancellation ends), `spin_ms`
+(busy and holding the GIL), `raise` (a text), `exit` (os._exit with that code), `segfault`, `abort`,
+`output_fault` (one of OUTPUT_FAULTS); a config also `fail_load` (a text) and `load_ms`. It never
+imports NumPy.
 """
 
 from __future__ import annotations
@@ -25,7 +26,16 @@ from naiad.worker.backends.base import (
 )
 
 OUTPUT_FAULTS: Final = ("name", "datatype", "shape", "size", "missing", "count")
-_TROUBLE: Final = ("sleep_ms", "spin_ms", "raise", "exit", "segfault", "abort", "output_fault")
+_TROUBLE: Final = (
+    "sleep_ms",
+    "deaf_ms",
+    "spin_ms",
+    "raise",
+    "exit",
+    "segfault",
+    "abort",
+    "output_fault",
+)
 
 Value = str | int | float | bool
 
@@ -85,6 +95,7 @@ def make_trouble(
 ) -> None:
     """Whatever a request's parameters ask for; the last of the responses is its own."""
     _sleep(float(wanted.get("sleep_ms", 0)) / 1e3, request)
+    time.sleep(float(wanted.get("deaf_ms", 0)) / 1e3)
     _spin(float(wanted.get("spin_ms", 0)) / 1e3)
     if "raise" in wanted:
         raise ValueError(str(wanted["raise"]))

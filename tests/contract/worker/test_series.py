@@ -11,6 +11,7 @@ from support.fake_worker_broker import IDENTITY_CONFIG, FakeWorkerBroker, fp32_r
 PAYLOAD = [os.urandom(64)]
 ALONE = {key: value for key, value in IDENTITY_CONFIG.items() if key != "dynamic_batching"}
 LONG = {"sleep_ms": 1500}
+DEAF = {"deaf_ms": 1500}
 
 
 def loaded(broker: FakeWorkerBroker, start: Any, config: dict[str, Any] = ALONE) -> None:
@@ -58,6 +59,48 @@ def test_the_first_may_be_the_long_one(broker: FakeWorkerBroker, start: Any) -> 
     given_back, _ = broker.expect(m.GivenBack)
     assert given_back.batches == (2, 3)
     assert batches(broker, 1) == [1]
+
+
+def test_what_comes_behind_a_long_execution_goes_back(broker: FakeWorkerBroker, start: Any) -> None:
+    """The broker sent it when it still expected a short one."""
+    loaded(broker, start)
+    broker.send_batch(requests(1, r1=DEAF), PAYLOAD)
+    assert broker.hear(0.1) is None
+    broker.send_series(requests(3), PAYLOAD)
+    given_back, _ = broker.expect(m.GivenBack)
+    assert given_back.batches == (2, 3, 4)
+    assert batches(broker, 1) == [1]
+    broker.send_series(requests(2), PAYLOAD)
+    assert batches(broker, 2) == [5, 6]
+
+
+def test_other_messages_wait_for_the_end_of_a_long_execution(
+    broker: FakeWorkerBroker, start: Any
+) -> None:
+    loaded(broker, start)
+    broker.send_batch(requests(1, r1=DEAF), PAYLOAD)
+    assert broker.hear(0.1) is None
+    broker.send(m.Forget((77,)))
+    broker.send(m.Return(((1, 99),)))
+    broker.send_series(requests(2), PAYLOAD)
+    given_back, _ = broker.expect(m.GivenBack)
+    assert given_back.batches == (2, 3), "batches overtake them"
+    assert batches(broker, 1) == [1]
+    forgotten, _ = broker.expect(m.Forgotten)
+    assert forgotten.ids == (77,)
+
+
+def test_nothing_overtakes_the_order_to_stop(broker: FakeWorkerBroker, start: Any) -> None:
+    worker = start()
+    broker.welcome()
+    assert broker.load(ALONE).message.error is None
+    broker.send_batch(requests(1, r1=DEAF), PAYLOAD)
+    assert broker.hear(0.1) is None
+    broker.send(m.Stop(30_000))
+    broker.send_series(requests(2), PAYLOAD)
+    assert broker.hear(0.3) is None, "neither a batch nor the order"
+    assert batches(broker, 1) == [1]
+    assert worker.exit_code() == 0
 
 
 def test_what_is_given_back_is_not_held_any_more(broker: FakeWorkerBroker, start: Any) -> None:

@@ -493,6 +493,7 @@ class Overlapping(ScriptedBackend):
         super().__init__(echo)
         self.staged: Any = None
         self.taken: list[bool] = []
+        self.began: list[bool] = []
         self.unstaged = 0
         self.copied_in_ns = 0
 
@@ -510,14 +511,14 @@ class Overlapping(ScriptedBackend):
         self.taken.append(batch is self.staged)
         for _ in range(2):
             self.meanwhile()
-        self.ahead()
+        self.began.append(self.ahead())
         return super().execute(batch)
 
 
 def overlapping(waiting: list[Any]) -> tuple[Overlapping, Any]:
     backend = Overlapping()
     execution = execution_of(backend, CONFIG)
-    execution.overlap(lambda: waiting[0] if waiting else None)
+    execution.overlap(lambda: waiting[0] if waiting else None, lambda batch: batch in waiting)
     return backend, execution
 
 
@@ -539,6 +540,16 @@ def test_the_page_names_the_batch_that_the_device_began_last() -> None:
     execution._page.begin = lambda batch, now_ns: began.append(batch)
     execution.run(first, set())
     assert began == [1, 2]
+
+
+def test_the_device_does_not_begin_what_was_given_back() -> None:
+    first, second = (batch_of([fp32(n)], [bytes(16)])._replace(id=n) for n in (1, 2))
+    backend, execution = overlapping([second])
+    execution._may_begin = lambda _: False
+    began: list[int] = []
+    execution._page.begin = lambda batch, now_ns: began.append(batch)
+    execution.run(first, set())
+    assert (backend.began, began) == ([False], [1])
 
 
 def test_a_request_that_is_abandoned_after_it_was_staged_is_not_executed() -> None:

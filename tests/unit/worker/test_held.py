@@ -53,6 +53,22 @@ def test_only_requests_that_are_here_can_be_abandoned_and_only_until_they_end() 
     assert held.abandoned == {(1, 20)}
 
 
+def test_what_its_device_has_begun_is_not_given_back() -> None:
+    held = HeldBatches()
+    first, second, third = batches = [received(number) for number in (1, 2, 3)]
+    held.waiting.extend(batches)
+    held.take()
+    assert held.begin_ahead(second)
+    assert held.not_begun() == [third]
+    held.give_back()
+    assert list(held.waiting) == [second]
+    assert not held.begin_ahead(third), "it is another worker's"
+    held.finish(FinishedBatch(1, first.requests, b"", []))
+    assert held.take() is second
+    held.waiting.append(third)
+    assert held.not_begun() == [third]
+
+
 def test_nothing_to_take() -> None:
     held = HeldBatches()
     assert held.take() is None

@@ -248,7 +248,7 @@ def test_a_batch_that_is_launched_ahead_writes_in_its_turn(bench: Bench) -> None
     second = second._replace(id=6)
     before = bench.floats(3072, 2).copy()
     waiting = [second]
-    bench.execution.overlap(lambda: waiting.pop() if waiting else None)
+    bench.execution.overlap(lambda: waiting.pop() if waiting else None, lambda _: True)
     done = bench.execution.run(first, set())
     assert done.results[0].error is None
     assert not waiting, "it was staged"

@@ -32,6 +32,7 @@ class Worker:
         self.waiting: Batch | None = None
         self.staged = 0
         self.begun_ahead = 0
+        self.may_begin = True
         self.once_staged: Callable[[], None] = lambda: None
         self.backend = cast("Any", served.backend)
         self.backend.overlap(self._meanwhile, self._ahead)
@@ -43,8 +44,9 @@ class Worker:
             self.staged += 1
             self.once_staged()
 
-    def _ahead(self) -> None:
-        self.begun_ahead += 1
+    def _ahead(self) -> bool:
+        self.begun_ahead += self.may_begin
+        return self.may_begin
 
 
 @pytest.fixture
@@ -111,6 +113,18 @@ def test_the_next_batch_is_executed_ahead_and_its_results_wait_for_their_turn(
     check(array, answer)
     np.testing.assert_array_equal(own.view(np.float32).reshape(2, 4), 2 * array + 1)
     assert context.executions == 3
+
+
+def test_a_staged_batch_that_was_given_back_is_not_begun(worker: Worker) -> None:
+    served = worker.served
+    worker.may_begin = False
+    worker.waiting = [served.request({"x": random(2, 4)})]
+    served.ask({"x": random(1, 4)})
+    context = served.backend._paths[0].executor._context  # type: ignore[attr-defined]
+    assert (worker.staged, context.executions) == (1, 2)  # with the warm-up
+    worker.backend.unstage()
+    array = random(1, 4)
+    check(array, served.ask({"x": array}))
 
 
 def test_the_time_of_copies_in_is_told_unless_they_were_made_ahead(worker: Worker) -> None:
@@ -208,9 +222,9 @@ def test_a_kernel_that_traps_ahead_ends_the_worker(worker: Worker, trip: Path) -
     worker.waiting = following = [served.request({"x": random(2, 4)})]
     begun = worker.backend._ahead
 
-    def ahead() -> None:
-        begun()
+    def ahead() -> bool:
         trip.touch()
+        return cast("bool", begun())
 
     worker.backend._ahead = ahead
 

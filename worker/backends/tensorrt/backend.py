@@ -63,7 +63,7 @@ class TensorRTBackend:
         self._sets: list[BufferSet] = []
         self._profiles: tuple[Profile, ...] = ()
         self._meanwhile: Callable[[], None] | None = None
-        self._ahead: Callable[[], None] | None = None
+        self._ahead: Callable[[], bool] | None = None
         self._staged: tuple[Sequence[ModelRequest], list[Piece]] | None = None
 
     def load(self, instance: ModelInstance) -> ModelConfig:
@@ -198,7 +198,7 @@ class TensorRTBackend:
             trials.run(path, self._pipeline)
         trials.capture(self._graph_specs, self._paths, self._sets, self._streams)
 
-    def overlap(self, meanwhile: Callable[[], None], ahead: Callable[[], None]) -> None:
+    def overlap(self, meanwhile: Callable[[], None], ahead: Callable[[], bool]) -> None:
         """As base.Overlapping has it."""
         if len(self._sets) > 1:
             self._meanwhile = meanwhile

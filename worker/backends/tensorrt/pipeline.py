@@ -70,12 +70,12 @@ class Pipeline:
         self,
         piece: Piece,
         meanwhile: Callable[[], None] | None = None,
-        ahead: Callable[[], None] | None = None,
+        ahead: Callable[[], bool] | None = None,
     ) -> list[ModelResponse]:
         """The responses of a piece, that was staged or not.
 
         While it is executed, `meanwhile` is called again and again, and may stage the next one;
-        `ahead` is called before that is launched.
+        `ahead` is asked before that is launched.
         """
         if self._next is not None and self._next is not piece:
             self._reset()
@@ -97,9 +97,7 @@ class Pipeline:
             if not is_staged:
                 buffers = flight.buffers
                 self.copied_in_ns += self._streams.between_ns(buffers.begun, buffers.copied_in)
-            if self._next is not None:
-                if ahead is not None:
-                    ahead()
+            if self._next is not None and (ahead is None or ahead()):
                 self._launch(self._next, in_turn=False)
             with self._marked("copy out"):
                 responses = path.responses(flight)
