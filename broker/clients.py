@@ -58,6 +58,7 @@ class Clients:
             try:
                 self._take(received, events)
             except NaiadError as fault:
+                events.append(e.PeersFaulted(1, int(received.peer in self._session_of)))
                 self._refuse(received.peer, fault, events)
             except Exception as raised:
                 # Refused for good: it would send the same again to the next broker.
@@ -239,6 +240,9 @@ class Clients:
         """It does not read, or is gone: its answers would pile up without bound."""
         self._forget(session, keep_watching=True)
         self._late.append(e.SessionLost(session))
+        if self.transport.unread:
+            self._late.append(e.PeersFaulted(0, self.transport.unread))
+            self.transport.unread = 0
 
     def flush(self) -> None:
         for peer in self.transport.flush():

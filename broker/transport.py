@@ -108,6 +108,8 @@ class Transport:
         """A look found nothing, and the socket was not used since: `descriptor` tells what comes.
         (broker/waiting.py has the rule.)"""
         self._outboxes: dict[bytes, Outbox] = {}
+        self.unread = 0
+        """Peers that were given up because they did not read; whoever counts them takes them."""
 
     def start(self) -> None:
         options = self._socket = self._context.socket(zmq.ROUTER)
@@ -208,6 +210,7 @@ class Transport:
         outbox.size_bytes += _kept_bytes(frames)
         if outbox.size_bytes > self._outbox_bytes_max:
             self.forget(peer)
+            self.unread += 1
             return False
         outbox.messages.append(frames)
         return True

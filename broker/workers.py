@@ -24,7 +24,7 @@ from naiad.protocol import messages as m
 from naiad.protocol.bundle import bundled, unbundled
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.endpoints import Endpoints
-from naiad.protocol.errors import NaiadError, ProtocolError
+from naiad.protocol.errors import Code, NaiadError, ProtocolError, Unavailable
 from naiad.shm.objects import describe
 from naiad.shm.page import PageReader, PageState, Phase
 
@@ -89,6 +89,8 @@ class Workers:
             try:
                 self._take_all(received, events)
             except NaiadError as fault:
+                if isinstance(fault, ProtocolError):
+                    events.append(e.PeersFaulted(1, 0))
                 self._refuse(received.peer, fault)
         return events
 
@@ -160,7 +162,8 @@ class Workers:
             descriptor = received.descriptor()
             peer = peer_of(descriptor)
         except OSError as fault:
-            raise ProtocolError("the connection is gone") from fault
+            gone = "the connection is gone"
+            raise Unavailable(gone, code=Code.CONNECTION_LOST) from fault
         if peer.uid != os.getuid():
             os.close(peer.pidfd)
             raise ProtocolError(f"user {peer.uid} may not be a worker of user {os.getuid()}")

@@ -242,7 +242,8 @@ LATE_RESULTS: Final = Family(
     "naiad_late_results_total", _C, (), "results", "Results that nobody waited for any more",
 )
 PROTOCOL_ERRORS: Final = Family(
-    "naiad_protocol_errors_total", _C, (), "messages", "Messages that broke the protocol",
+    "naiad_protocol_errors_total", _C, (), "messages",
+    "Messages of clients and workers that broke the protocol and were refused",
 )
 INTERNAL_FAULTS: Final = Family(
     "naiad_internal_faults_total", _C, (), "faults",
@@ -250,7 +251,7 @@ INTERNAL_FAULTS: Final = Family(
 )
 DROPPED_SESSIONS: Final = Family(
     "naiad_dropped_sessions_total", _C, (), "clients",
-    "Clients whose session was ended because they did not read, or broke the rules",
+    "Clients whose connection was ended because they did not read, or broke the protocol",
 )
 INLINE_FALLBACKS: Final = Family(
     "naiad_inline_fallbacks_total", _C, (), "outputs",

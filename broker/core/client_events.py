@@ -169,6 +169,8 @@ class ClientEvents:
                     f"request id {request.id} is in flight already; ids are never reused",
                     code=Code.ALREADY_EXISTS,
                 )
+                self._world.counters.protocol_errors += 1
+                self._world.counters.dropped_sessions += 1
                 self._world.actions.append(e.CloseSession(session.key, fault))
                 return
             else:

@@ -187,6 +187,15 @@ class RoomWasShort(NamedTuple):
     outputs: int
 
 
+class PeersFaulted(NamedTuple):
+    """So many messages broke the protocol and were refused, and so many clients' sessions were
+    ended for that, or because they did not read. To be counted: what follows from it is told by
+    events of its own."""
+
+    messages: int
+    sessions: int
+
+
 class TimePassed(NamedTuple):
     pass
 
@@ -231,6 +240,7 @@ Event = (
     | SupervisorOpened
     | RepositoryScanned
     | RoomWasShort
+    | PeersFaulted
     | TimePassed
     | FaultArose
     | DrainAsked

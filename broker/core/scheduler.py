@@ -187,6 +187,7 @@ class Scheduler:
             e.SupervisorOpened: self._supervisor_opened,
             e.RepositoryScanned: self._repository_scanned,
             e.RoomWasShort: self._workers.room_was_short,
+            e.PeersFaulted: self._peers_faulted,
             e.TimePassed: lambda event: None,
             e.FaultArose: self._control.failed,
             e.DrainAsked: lambda event: self._drain.begin(event.until_ns),
@@ -202,6 +203,10 @@ class Scheduler:
     def _supervisor_opened(self, _: e.SupervisorOpened) -> None:
         self._log_settings.announce()
         self._fleet.want(again=True)
+
+    def _peers_faulted(self, event: e.PeersFaulted) -> None:
+        self.world.counters.protocol_errors += event.messages
+        self.world.counters.dropped_sessions += event.sessions
 
     def _session_ended(self, event: e.SessionEnded) -> None:
         self._log_settings.forget(event.session)

@@ -118,6 +118,7 @@ def noise(server: Server, which: str, count: int) -> Counter[str]:
 @pytest.mark.parametrize(("messages", "connections"), [SHORT, FULL])
 def test_garbage_in_messages(server: Server, which: str, messages: int, connections: int) -> None:
     broker = Broker(server)
+    before = server.client().status()["counters"]
     with clients(server, "echo", count=2, in_flight=1) as tallies:
         answers = noise(server, which, messages)
     print(f"\n{messages:,} messages to {which}.sock: {dict(answers)}")
@@ -128,6 +129,11 @@ def test_garbage_in_messages(server: Server, which: str, messages: int, connecti
     client = server.client()
     assert client.ready()
     assert client.status()["server"]["phase"] == "serving"
+    refused = answers["Refused protocol_error"] + answers["Refused version_mismatch"]
+    after = client.status()["counters"]
+    assert after["protocol_errors"] - before["protocol_errors"] >= refused
+    if which == "clients":
+        assert after["dropped_sessions"] > before["dropped_sessions"]
 
 
 @pytest.mark.parametrize(("messages", "connections"), [SHORT, FULL])

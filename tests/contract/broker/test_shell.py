@@ -335,6 +335,7 @@ def test_a_peer_that_does_not_read_is_given_up_at_its_limit(transport: Transport
         assert sent < 100_000, "an outbox without a limit"
     assert sent > 10
     assert not transport.is_waiting
+    assert transport.unread == 1
     peer.close()
 
 

@@ -80,6 +80,8 @@ def test_an_id_used_twice_closes_the_session(ident: int) -> None:
     actions = bench.do(e.RequestsArrived(CLIENT, (bench.request(ident),), [bytes(4)]))
     (closed,) = [one for one in actions if type(one) is e.CloseSession]
     assert closed.error.code is Code.ALREADY_EXISTS
+    counters = bench.world.counters
+    assert (counters.protocol_errors, counters.dropped_sessions) == (1, 1)
 
 
 def test_what_is_answered_on_the_new_connection_is_not_run_again_when_it_is_sent_again() -> None:
