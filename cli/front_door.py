@@ -17,7 +17,7 @@ import click
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.front_door_options import HTTP_ADDRESS, OFF
-from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening
+from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening, port_number
 from naiad.config.shared_port import GRACE_SECONDS, is_shared, let_nobody_in
 from naiad.gateway.options import (
     FILE_PREFIX,
@@ -143,6 +143,7 @@ def opened(
                     number,
                     what="--http-port",
                     reuse_port=reuse_http_port,
+                    reuse_option="--reuse-http-port",
                     is_open=not reuse_http_port,
                 )
             )
@@ -160,6 +161,7 @@ def opened(
                 number,
                 what="--grpc-port",
                 reuse_port=reuse_grpc_port,
+                reuse_option="--reuse-grpc-port",
                 is_open=not reuse_grpc_port,
             )
             grpc.append(one)
@@ -210,10 +212,10 @@ def _secrets(restricted: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def _port(option: str, given: str) -> int:
-    port = int(given) if given.isascii() and given.isdecimal() else -1
-    if not 0 <= port <= 65535:
-        raise click.UsageError(f"{option}: expected a port (0 to 65535) or off, got {given!r}")
-    return port
+    try:
+        return port_number(given)
+    except ValueError as fault:
+        raise click.UsageError(f"{option}: {fault}; off: none") from None
 
 
 def _url(address: str, one: socket.socket) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from naiad.cli.seconds import Seconds
-from naiad.gateway.options import RESTRICTED
+from naiad.gateway.options import RESTRICTED, header_pattern
 from naiad.gateway.users import header_name
 
 HTTP_PORT: Final = 8000
@@ -34,6 +34,13 @@ def options(command: F) -> F:
 def _header(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
     try:
         return text and header_name(text)
+    except ValueError as fault:
+        raise click.BadParameter(str(fault)) from None
+
+
+def _pattern(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    try:
+        return text and header_pattern(text)
     except ValueError as fault:
         raise click.BadParameter(str(fault)) from None
 
@@ -75,7 +82,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     click.option("--grpc-address", metavar="ADDRESS", hidden=True),
     click.option("--reuse-http-port", is_flag=True, hidden=True),
     click.option("--reuse-grpc-port", is_flag=True, hidden=True),
-    click.option("--grpc-header-forward-pattern", metavar="REGEX", hidden=True),
+    click.option("--grpc-header-forward-pattern", callback=_pattern, metavar="REGEX", hidden=True),
     click.option(
         "--gateways",
         type=click.IntRange(1, GATEWAYS_MAX),
@@ -90,6 +97,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     ),
     click.option(
         "--http-header-forward-pattern",
+        callback=_pattern,
         metavar="REGEX",
         help="Headers that become parameters.",
     ),

@@ -12,7 +12,7 @@ import click
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.cli.front_door_options import HTTP_ADDRESS, OFF
-from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening
+from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening, port_number
 
 METRICS_PORT: Final = 8002
 PORT_VARIABLE: Final = "NAIAD_METRICS_PORT"
@@ -65,18 +65,17 @@ def opened(metrics_port: str, metrics_address: str | None, http_address: str) ->
     """Listen. Raises CommandFailed (PORT) with one sentence when that is not possible."""
     if metrics_port == OFF:
         return MetricsListener()
-    is_number = metrics_port.isascii() and metrics_port.isdecimal()
-    if not is_number or int(metrics_port) > 65535:
-        raise click.UsageError(
-            f"--metrics-port: expected a port (0 to 65535) or off, got {metrics_port!r}"
-        )
+    try:
+        number = port_number(metrics_port)
+    except ValueError as fault:
+        raise click.UsageError(f"--metrics-port: {fault}; off: none") from None
     address = metrics_address
     if address is None:
         address = HTTP_ADDRESS if http_address.startswith(UNIX_PREFIX) else http_address
     if address.startswith(UNIX_PREFIX):
         raise click.UsageError("--metrics-address: expected an IP address or a host name")
     try:
-        one = listening(address, int(metrics_port), what="--metrics-port")
+        one = listening(address, number, what="--metrics-port")
     except ListenFailed as fault:
         raise CommandFailed(str(fault), ExitCode.PORT) from fault
     host, port = one.getsockname()[:2]

@@ -8,18 +8,33 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import socket
 import stat
 from ipaddress import ip_address
 from typing import Any, Final
 
+from naiad.protocol.endpoints import SOCKET_PATH_BYTES_MAX
+
 BACKLOG: Final = 1024
 """Connections that the kernel holds until they are accepted."""
 UNIX_PREFIX: Final = "unix:"
+PORT_MAX: Final = 65535
+
+
+_NUMBER: Final = re.compile("[0-9]{1,5}")
 
 
 class ListenFailed(Exception):
     """One sentence: what could not be had, why, and what to do."""
+
+
+def port_number(text: str) -> int:
+    """A port on a command line, 0 for any that is free. Raises ValueError with one sentence."""
+    port = int(text) if _NUMBER.fullmatch(text) else -1
+    if not 0 <= port <= PORT_MAX:
+        raise ValueError(f"expected a port (0 to {PORT_MAX}), got {text!r:.80}")
+    return port
 
 
 def listening(
@@ -28,6 +43,7 @@ def listening(
     *,
     what: str,
     reuse_port: bool = False,
+    reuse_option: str = "--reuse-port",
     local_only: bool = False,
     is_open: bool = True,
 ) -> socket.socket:
@@ -36,6 +52,7 @@ def listening(
     Args:
         what: the option that says the port, e.g. "--http-port", for the error.
         reuse_port: several processes may listen on the same port, and the kernel chooses.
+        reuse_option: the option that says so, for the error.
         is_open: False: nobody is let in before somebody listens.
         local_only: refuse an address that other machines can reach.
 
@@ -43,7 +60,7 @@ def listening(
     """
     if address.startswith(UNIX_PREFIX):
         return _unix(address.removeprefix(UNIX_PREFIX))
-    family, kind, protocol, _, place = _resolved(address, port)
+    family, kind, protocol, _, place = _resolved(address, port, what)
     if local_only and not ip_address(place[0].partition("%")[0]).is_loopback:
         raise ListenFailed(
             f"{what}: {address} can be reached from other machines; expected a loopback address or"
@@ -62,20 +79,32 @@ def listening(
             out.listen(BACKLOG)
     except OSError as fault:
         out.close()
-        raise ListenFailed(_bind_fault(address, port, what, fault)) from fault
+        raise ListenFailed(
+            _bind_fault(address, port, what, fault, reuse_option if reuse_port else "")
+        ) from fault
     return out
 
 
-def _resolved(address: str, port: int) -> tuple[Any, ...]:
+def _resolved(address: str, port: int, what: str) -> tuple[Any, ...]:
     try:
         return socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
         ]
-    except OSError as fault:
-        raise ListenFailed(f"cannot listen on {address}: {fault.strerror or fault}") from fault
+    except (OSError, UnicodeError) as fault:  # UnicodeError: no host can be called this
+        reason = getattr(fault, "strerror", None) or "not the name of a host"
+        raise ListenFailed(
+            f"{what}: cannot listen on {address!r:.300} ({reason}); expected an IP address of this"
+            " machine, 0.0.0.0 for all of them, or a host name"
+        ) from fault
 
 
-def _bind_fault(address: str, port: int, what: str, fault: OSError) -> str:
+def _bind_fault(address: str, port: int, what: str, fault: OSError, reuse_option: str) -> str:
+    if fault.errno == errno.EADDRINUSE and reuse_option:
+        return (
+            f"port {port} on {address} is taken by a program that does not share it; both servers"
+            f" need {reuse_option}, and the same user: start the other one with it too, or choose"
+            f" another {what} (0: any free one)"
+        )
     if fault.errno == errno.EADDRINUSE:
         return (
             f"port {port} on {address} is taken by another program (another server?); stop it, or"
@@ -88,6 +117,12 @@ def _bind_fault(address: str, port: int, what: str, fault: OSError) -> str:
 
 def _unix(path: str) -> socket.socket:
     """A Unix socket; a dead one that is in the way is replaced, a living one is not."""
+    size = len(os.fsencode(path))
+    if not 0 < size <= SOCKET_PATH_BYTES_MAX:
+        raise ListenFailed(
+            f"cannot listen on {UNIX_PREFIX}{path:.300}: a socket's path has 1 to"
+            f" {SOCKET_PATH_BYTES_MAX} bytes, got {size}; choose another"
+        )
     out = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with contextlib.suppress(FileNotFoundError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from naiad.config.listening import UNIX_PREFIX, ListenFailed
+from naiad.config.listening import UNIX_PREFIX, ListenFailed, port_number
 from naiad.config.settings import seconds
 from naiad.gateway.limits import Limits
 from naiad.gateway.restrictions import GRPC_PREFIX, Restriction, RestrictionFault, parsed
@@ -21,8 +22,11 @@ WISHES: Final = ("auto", "true", "false")
 RESTRICTED: Final = {"--http-restricted-api": "", "--grpc-restricted-protocol": GRPC_PREFIX}
 """Options that restrict groups, with what stands in front of the header in a request."""
 FILE_PREFIX: Final = "@"
+_SIZE: Final = re.compile(r"[0-9]{1,18}")
 RESTRICTIONS_BYTES_MAX: Final = 64 * 1024
 """Of a file with such groups, one on each line."""
+
+T = TypeVar("T")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,23 +41,48 @@ def parser() -> argparse.ArgumentParser:
     option("--run-dir", required=True, help="of the server to speak to")
     option("--name", default="gateway", help="of this process, for people")
     option("--http-address", default="127.0.0.1", help="an address, or unix:PATH")
-    option("--http-port", type=int, default=8000)
+    option("--http-port", type=_typed(port_number), default=8000)
     option("--no-http", action="store_true", help="gRPC alone")
     option("--http-fd", type=int, action="append", help=HIDDEN)
     option("--reuse-port", action="store_true", help="share the port with other gateways")
-    option("--http-max-input-size", type=int, default=Limits().input_bytes_max, metavar="BYTES")
-    option("--http-header-forward-pattern", default="", metavar="REGEX")
+    option(
+        "--http-max-input-size",
+        type=_typed(_size_bytes),
+        default=Limits().input_bytes_max,
+        metavar="BYTES",
+    )
+    option(
+        "--http-header-forward-pattern", type=_typed(header_pattern), default="", metavar="REGEX"
+    )
     option("--allow-client-shm", choices=WISHES, default="auto", help="auto: this machine alone")
-    option("--management-port", type=int, help="what --allow-management opens, there alone")
+    option(
+        "--management-port",
+        type=_typed(port_number),
+        help="what --allow-management opens, there alone",
+    )
     option("--management-address", help="a loopback address, or unix:PATH; default: 127.0.0.1")
     option("--management-fd", type=int, action="append", help=HIDDEN)
     option("--allow-management", choices=WISHES, default="auto", help="auto: this machine alone")
-    option("--grpc-port", type=int, help="listen for gRPC too; without this option, not")
+    option(
+        "--grpc-port",
+        type=_typed(port_number),
+        help="listen for gRPC too; without this option, not",
+    )
     option("--grpc-fd", type=int, action="append", help=HIDDEN)
     option("--grpc-address", help="an address, or unix:PATH; default: that of HTTP")
-    option("--grpc-header-forward-pattern", default="", metavar="REGEX")
-    option("--user-header", type=_header, default="", metavar="NAME", help="whose request it is")
-    option("--fairness-header", type=_header, default="", metavar="NAME", help="or whose turn")
+    option(
+        "--grpc-header-forward-pattern", type=_typed(header_pattern), default="", metavar="REGEX"
+    )
+    option(
+        "--user-header",
+        type=_typed(_header),
+        default="",
+        metavar="NAME",
+        help="whose request it is",
+    )
+    option(
+        "--fairness-header", type=_typed(_header), default="", metavar="NAME", help="or whose turn"
+    )
     for skin in ("http", "grpc"):
         option(f"--{skin}-use-ssl", action="store_true", help="TLS; docs/access.md has the rest")
         option(f"--{skin}-use-ssl-mutual", action="store_true", help=HIDDEN)
@@ -67,11 +96,42 @@ def parser() -> argparse.ArgumentParser:
     return out
 
 
-def _header(text: str) -> str:
+def header_pattern(text: str) -> str:
+    """A pattern for names of headers, as an option gives it. Raises ValueError with one sentence.
+
+    Checked by whoever starts gateways too, because each of them would end over it.
+    """
     try:
-        return text and header_name(text)
-    except ValueError as fault:
-        raise argparse.ArgumentTypeError(str(fault)) from None
+        re.compile(text, re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError) as fault:
+        reason = str(fault) or type(fault).__name__
+        raise ValueError(
+            f"expected a regular expression, such as ^x-trace-.*, got {text!r:.80} ({reason})"
+        ) from None
+    return text
+
+
+def _size_bytes(text: str) -> int:
+    size = int(text) if _SIZE.fullmatch(text) else 0
+    if size < 1:
+        raise ValueError(f"expected a number of bytes from 1, got {text!r:.80}")
+    return size
+
+
+def _typed(check: Callable[[str], T]) -> Callable[[str], T]:
+    """For argparse, which shows no words of a ValueError."""
+
+    def checked(text: str) -> T:
+        try:
+            return check(text)
+        except ValueError as fault:
+            raise argparse.ArgumentTypeError(str(fault)) from None
+
+    return checked
+
+
+def _header(text: str) -> str:
+    return text and header_name(text)
 
 
 def management_place(address: str | None, port: int | None) -> tuple[str, int] | None:

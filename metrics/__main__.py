@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from naiad.client import Client
 from naiad.client.control import counters
-from naiad.config.listening import ListenFailed, listening
+from naiad.config.listening import ListenFailed, listening, port_number
 from naiad.metrics.gpus import Gpus
 from naiad.metrics.http_server import MetricsServer
 from naiad.metrics.scrape import SCRAPE_SECONDS_MAX, Scraper
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     option("--run-dir", required=True, help="of the server to ask")
     option("--name", default="metrics", help="of this process, for people")
     option("--address", default="127.0.0.1", help="an IP address or host name")
-    option("--port", type=int, default=8002)
+    option("--port", type=_port, default=8002)
     option(
         "--gpu-metrics",
         type=int,
@@ -49,6 +49,13 @@ def parser() -> argparse.ArgumentParser:
     )
     option("--fd", type=int, help="inherited listening socket, instead of address and port")
     return out
+
+
+def _port(text: str) -> int:
+    try:
+        return port_number(text)
+    except ValueError as fault:  # argparse shows no words of one
+        raise argparse.ArgumentTypeError(str(fault)) from None
 
 
 def main(arguments: list[str] | None = None) -> int:

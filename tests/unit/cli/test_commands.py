@@ -46,6 +46,21 @@ def test_help_lists_every_command_with_a_summary(capsys: pytest.CaptureFixture[s
         (["serve", ".", "--load-model", "m"], 'use "explicit"', "naiad serve --help"),
         (["serve", ".", "--gpus", "0"], "--gpus: expected auto, all, none", "naiad serve --help"),
         (["serve", ".", "--control-mode", "poll"], "not in this release", "naiad serve --help"),
+        (
+            ["serve", "nowhere", "--http-header-forward-pattern", "("],
+            "'--http-header-forward-pattern': expected a regular expression, such as",
+            "naiad serve --help",
+        ),
+        (
+            ["serve", "nowhere", "--grpc-header-forward-pattern", "*x"],
+            "got '*x' (nothing to repeat at position 0)",
+            "naiad serve --help",
+        ),
+        (
+            ["serve", "nowhere", "--http-header-forward-pattern", "a{99999999999}"],
+            "(the repetition number is too large)",
+            "naiad serve --help",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence(
@@ -58,6 +73,14 @@ def test_a_wrong_command_line_is_one_sentence(
     assert line.startswith("naiad: ")
     assert said in line
     assert line.endswith(f" (see {hint})")
+
+
+def test_triton_has_its_own_code_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model-repository=nowhere", "--grpc-header-forward-pattern=*x"]
+    assert main(["tritonserver", *flags]) == ExitCode.FAILED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'--grpc-header-forward-pattern': expected a regular expression" in line
+    assert line.endswith("(see tritonserver --help)")
 
 
 @pytest.mark.parametrize(
