@@ -210,21 +210,41 @@ class ClientMemory:
     def placed(
         self, inputs: tuple[PackedInput, ...]
     ) -> tuple[tuple[PackedInput, ...], Placement | None]:
-        """The inputs with the large ones copied into the arena, as far as it has room."""
+        """The inputs with the large ones copied into the arena, as far as it has room.
+
+        Raises Unavailable when it has none and a message cannot carry them either.
+        """
         if self._is_refused or not self.is_ready:
             return inputs, None
         placement = Placement()
+        is_short = False
         out = []
         for item in inputs:
             name, datatype, shape, place, _, _, size, data = item
             if place == INLINE and size >= self.bytes_min and data is not None:
                 loan = self._memory.allocate(size)
-                if loan is not None:
+                if loan is None:
+                    is_short = True
+                else:
                     placement.loans.append(loan)
                     copy_into(loan.view, np.frombuffer(data, np.uint8))
                     item = (name, datatype, shape, REGION, loan.region, loan.offset, size, None)
             out.append(item)
+        if is_short:
+            self._check_inline(out)
         return tuple(out), placement if placement.loans else None
+
+    def _check_inline(self, inputs: list[PackedInput]) -> None:
+        """Raises Unavailable when too much of a request would have to go inline."""
+        requests = self._session.requests
+        limit = min(requests.inline_bytes_max, requests.bytes_max)
+        size = sum([item[6] for item in inputs if item[3] == INLINE])
+        if size > limit:
+            raise Unavailable(
+                f"{size} bytes of inputs: expected at most {limit} bytes of inline inputs, and"
+                " there was no room in shared memory; enlarge /dev/shm or send less at once",
+                code=Code.UNAVAILABLE,
+            )
 
     def announce(self, now_ns: int) -> None:
         """Tell the session of segments that came or went; before a request that uses them."""

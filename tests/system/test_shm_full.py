@@ -1,6 +1,7 @@
 """A server and its client with a /dev/shm of 64 MB, full from the start or filled while they serve.
 
-Runs in a mount namespace of its own. The answers are right all the same, with one warning each.
+Runs in a mount namespace of its own. The answers are right all the same, with one warning each;
+inputs that no message can carry are refused by every door for what it is: no room.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ WAYS = (
     ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "private"],
 )
 PROGRAM = """
-import gc, json, logging, os, shutil, sys, tempfile
+import gc, json, logging, os, shutil, sys, tempfile, urllib.error, urllib.request
+import grpc
 import numpy as np
+from naiad.client import NaiadError
+from naiad.gateway.proto import inference_pb2 as pb
 from naiad.shm.objects import free_bytes
 from naiad.testing.server import serve
 
@@ -49,8 +53,49 @@ def right(client, seeds):
     results = {seed: future.result(60)["OUTPUT0"] for seed, future in futures.items()}
     return all((results[seed] == given[seed]).all() for seed in seeds)
 
+LARGE = np.zeros((160, 3, 224, 224), np.float32)  # 96 MB
+
+def told_natively(client):
+    try:
+        client.infer("identbig", {"INPUT0": LARGE})
+    except NaiadError as fault:
+        return [str(fault.code), fault.retryable, fault.message]
+
+def told_over_http(server):
+    tensor = {
+        "name": "INPUT0", "datatype": "FP32", "shape": LARGE.shape,
+        "parameters": {"binary_data_size": LARGE.nbytes},
+    }
+    header = json.dumps({"inputs": [tensor]}).encode()
+    request = urllib.request.Request(
+        server.http_url + "/v2/models/identbig/infer", header + LARGE.tobytes(),
+        {"Inference-Header-Content-Length": str(len(header))},
+    )
+    try:
+        urllib.request.urlopen(request)
+    except urllib.error.HTTPError as fault:
+        return [fault.code, "Retry-After" in fault.headers, json.loads(fault.read())["error"]]
+
+def told_over_grpc(server):
+    tensor = pb.ModelInferRequest.InferInputTensor(
+        name="INPUT0", datatype="FP32", shape=LARGE.shape
+    )
+    request = pb.ModelInferRequest(
+        model_name="identbig", inputs=[tensor], raw_input_contents=[LARGE.tobytes()]
+    )
+    options = [("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(server.grpc_target, options) as channel:
+        call = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=pb.ModelInferRequest.SerializeToString,
+        )
+        try:
+            call(request)
+        except grpc.RpcError as fault:
+            return [fault.code().name, True, fault.details()]
+
 out = {}
-with serve(repository) as server:
+with serve(repository, arguments=["--http-port", "0", "--grpc-port", "0"]) as server:
     with server.client() as client:
         client.live()
         out["with room"] = right(client, range(4))
@@ -58,6 +103,9 @@ with serve(repository) as server:
         fill("one")
         out["free when filled"] = free_bytes()
         out["filled while serving"] = right(client, range(40, 60))
+        out["natively"] = told_natively(client)
+        out["over HTTP"] = told_over_http(server)
+        out["over gRPC"] = told_over_grpc(server)
         out["ready"] = client.ready()
     fill("two")
     with server.client() as client:
@@ -108,6 +156,20 @@ def test_the_answers_are_right(seen: dict[str, object], when: str) -> None:
     assert seen[when] is True
 
 
+@pytest.mark.parametrize(
+    ("door", "code"),
+    [("natively", "unavailable"), ("over HTTP", 503), ("over gRPC", "UNAVAILABLE")],
+)
+def test_inputs_that_no_message_can_carry_are_refused_for_want_of_room(
+    seen: dict[str, object], door: str, code: object
+) -> None:
+    told = seen[door]
+    assert isinstance(told, list)
+    assert told[:2] == [code, True]
+    assert "expected at most 67108864 bytes of inline inputs" in told[2]
+    assert "no room in shared memory; enlarge /dev/shm" in told[2]
+
+
 def test_it_was_full(seen: dict[str, object]) -> None:
     free = seen["free when filled"]
     assert isinstance(free, int)
@@ -122,5 +184,8 @@ def test_nobody_died(seen: dict[str, object]) -> None:
 def test_each_process_warns_once(seen: dict[str, object], who: str) -> None:
     warnings = seen[who]
     assert isinstance(warnings, list)
-    # One worker met the full file system, and two clients of one process.
-    assert 1 <= len(warnings) <= (2 if who == "client's warnings" else 1)
+    # One worker and one gateway met the full file system, and two clients of one process.
+    assert 1 <= len(warnings) <= 2
+    if who == "server's warnings":
+        processes = {line.split()[1] for line in warnings}
+        assert len(processes) == len(warnings)
