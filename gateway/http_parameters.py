@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from naiad.gateway.calls import CallOutput, RegionPart
+from naiad.protocol.checks import TIMEOUT_US_MAX, UINT64_MAX
 from naiad.protocol.errors import RequestError
 from naiad.protocol.messages import Parameters, Sequence
 
@@ -113,10 +114,13 @@ def object_of(found: Json, key: str) -> Json:
     return value
 
 
-def uint_of(found: Json, key: str, default: int = 0) -> int:
+def uint_of(found: Json, key: str, default: int = 0, most: int = UINT64_MAX) -> int:
     value = found.get(key, default)
-    if type(value) is not int or value < 0:
-        raise RequestError(f"Unable to parse '{key}': {_expected('unsigned-integer', found, key)}")
+    if type(value) is not int or not 0 <= value <= most:
+        said = _expected("unsigned-integer", found, key)
+        if type(value) is int:
+            said += f" {value!r:.40}"
+        raise RequestError(f"Unable to parse '{key}': {said}, expected 0 to {most}")
     return value
 
 
@@ -179,7 +183,7 @@ class RequestParameters:
     def __init__(self, found: Json) -> None:
         self.others: Parameters = {}
         self.priority = uint_of(found, "priority")
-        self.timeout_us = uint_of(found, "timeout")
+        self.timeout_us = uint_of(found, "timeout", most=TIMEOUT_US_MAX)
         self.is_binary = flag_of(found, "binary_data_output")
         self.sequence = _sequence(found)
         for key, value in found.items():

@@ -20,6 +20,7 @@ from naiad.gateway.limits import Limits
 from naiad.gateway.pending import SERVER_FULL, Done, Outcome, Pending, over_budget
 from naiad.gateway.turns import Turns
 from naiad.gateway.uploads import PREFIX, checked_files, written
+from naiad.protocol.checks import INT64_MAX
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.shm.cuda.key import HANDLE_BYTES
 
@@ -294,10 +295,8 @@ class Plane:
     async def register_region(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register a POSIX segment with the server, for every gateway. Raises RequestError."""
         self._regions.forget(frozenset((name,)))
-        if max(offset, byte_size) >= 2**63:
-            raise RequestError(
-                f"failed to register shared memory region '{name:.200}': invalid args"
-            )
+        what = f"failed to register shared memory region '{name:.200}'"
+        _check_args(what, offset=offset, byte_size=byte_size)
         await self.client.region_register(name, key, byte_size, offset)
 
     async def register_cuda_region(
@@ -311,10 +310,8 @@ class Plane:
                 f" 'raw_handle' as a cudaIpcMemHandle_t of {HANDLE_BYTES} bytes, got"
                 f" {len(raw_handle)}"
             )
-        if not 0 <= device_id < 2**63 or byte_size >= 2**63:
-            raise RequestError(
-                f"failed to register CUDA shared memory region '{name:.200}': invalid args"
-            )
+        what = f"failed to register CUDA shared memory region '{name:.200}'"
+        _check_args(what, device_id=device_id, byte_size=byte_size)
         await self.client.cuda_region_register(name, raw_handle, byte_size, device_id)
 
     async def region_status(self, name: str, kind: RegionKind) -> list[Json]:
@@ -329,6 +326,13 @@ class Plane:
 
     async def close(self) -> None:
         await self.client.close()
+
+
+def _check_args(what: str, **given: int) -> None:
+    """Raises RequestError for a number that is out of range; behind Triton's text."""
+    for name, value in given.items():
+        if not 0 <= value <= INT64_MAX:
+            raise RequestError(f"{what}: invalid args: {name} {value}, expected 0 to {INT64_MAX}")
 
 
 def draining() -> Unavailable:

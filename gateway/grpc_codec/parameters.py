@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from naiad.gateway.calls import RegionPart
 from naiad.protocol import messages as m
+from naiad.protocol.checks import TIMEOUT_US_MAX, UINT64_MAX
 from naiad.protocol.errors import RequestError
 
 RESERVED_PREFIX: Final = "triton_"
@@ -52,6 +53,11 @@ def request_parameters(given: Mapping[str, Any]) -> RequestParameters:
             )
         else:
             others[name] = _value(name, value, ())
+    for name, most in _MOST.items():
+        if not 0 <= known.get(name, 0) <= most:
+            raise RequestError(
+                f"invalid value for '{name}' parameter, expected 0 to {most}, got {known[name]}"
+            )
     ident = known.get("sequence_id", 0)
     sequence = None
     if ident:
@@ -75,6 +81,7 @@ _KNOWN: Final = {
     "timeout": (_INT64,),
     EMPTY_FINAL: (_BOOL,),
 }
+_MOST: Final = {"priority": UINT64_MAX, "timeout": TIMEOUT_US_MAX}
 
 
 def region_part(given: Mapping[str, Any]) -> RegionPart | None:

@@ -113,6 +113,12 @@ def test_a_registration_beyond_its_object_is_refused(
     with pytest.raises(Refused) as caught:
         door.register("beyond", region.key, byte_size, offset)
     assert caught.value.code == "INVALID_ARGUMENT"
+    wrong = next(
+        (one for one in (("offset", offset), ("byte_size", byte_size)) if one[1] >= 2**63), None
+    )
+    if wrong is not None:
+        said = f"invalid args: {wrong[0]} {wrong[1]}, expected 0 to {2**63 - 1}"
+        assert said in str(caught.value)
     assert "beyond" not in door.regions()
 
 

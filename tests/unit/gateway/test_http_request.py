@@ -138,7 +138,21 @@ def test_parameters() -> None:
         ({"inputs": [], "parameters": {"triton_x": 1}}, "keys starting with 'triton_'"),
         (
             {"inputs": [], "parameters": {"priority": -1}},
-            "non-unsigned-integer as unsigned-integer",
+            "non-unsigned-integer as unsigned-integer: got an integer -1, expected 0 to"
+            " 18446744073709551615",
+        ),
+        (
+            {"inputs": [], "parameters": {"priority": 1 << 64}},
+            "got an integer 18446744073709551616, expected 0 to 18446744073709551615",
+        ),
+        (
+            {"inputs": [], "parameters": {"timeout": -1}},
+            "'timeout': attempt to access JSON non-unsigned-integer as unsigned-integer: got an"
+            " integer -1, expected 0 to 31536000000000",
+        ),
+        (
+            with_input(data=..., parameters={"binary_data_size": -1}),
+            "got an integer -1, expected 0 to 18446744073709551615",
         ),
         (
             {"inputs": [], "parameters": {"timeout": "1"}},

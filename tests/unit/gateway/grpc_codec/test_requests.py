@@ -352,3 +352,21 @@ def test_a_cut_is_the_whole_or_refused(data: st.DataObject) -> None:
 def test_any_bytes_give_a_call_or_a_refusal(data: bytes) -> None:
     with contextlib.suppress(RequestError):
         assert isinstance(decoded_request(data).id, str)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "most"),
+    [
+        ("timeout", {"int64_param": -1}, 31536000000000),
+        ("timeout", {"int64_param": 2**62}, 31536000000000),
+        ("priority", {"int64_param": -1}, 2**64 - 1),
+    ],
+)
+def test_a_number_out_of_range_is_named_as_its_user_wrote_it(
+    name: str, value: dict[str, int], most: int
+) -> None:
+    message = request({}, raw_input_contents=[RAW])
+    message.parameters[name].MergeFrom(service_pb2.InferParameter(**value))
+
+    given = value["int64_param"]
+    assert f"'{name}' parameter, expected 0 to {most}, got {given}" in refusal(message)
