@@ -151,6 +151,13 @@ class _Request(BaseHTTPRequestHandler):
 
     do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_POST
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the standard library cannot read is answered like all else here, in one line."""
+        self.request_version = self.protocol_version  # or it answers as HTTP/0.9: without a status
+        status = HTTPStatus(code)
+        text = f"{status.phrase}: expected GET {PATH} in HTTP/1.0 or HTTP/1.1, without TLS\n"
+        self._answer(status, text.encode())
+
     def _answer(self, status: HTTPStatus, body: bytes) -> None:
         self.connection.settimeout(ANSWER_SECONDS_MAX)
         self.send_response(status)

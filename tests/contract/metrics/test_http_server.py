@@ -167,3 +167,24 @@ def test_a_client_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch
         wait_until(lambda: ask(port, "/").status == 404, "their threads have ended")
         for one in connections:
             one.close()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"GET /metrics HTTP/x\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+        (b"BREW /metrics HTTP/1.1\r\n\r\n", 501),
+        (b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n", 431),
+    ],
+)
+def test_what_is_no_request_gets_one_plain_line(
+    port: int, request_bytes: bytes, status: int
+) -> None:
+    head, _, body = raw(port, request_bytes).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.0 %d " % status)
+    assert b"Content-Type: text/plain" in head
+    assert body.endswith(b": expected GET /metrics in HTTP/1.0 or HTTP/1.1, without TLS\n")
+    assert body.count(b"\n") == 1
