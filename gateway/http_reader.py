@@ -79,6 +79,9 @@ class Reader:
         arrived: called with each whole request and the bytes taken for it.
     """
 
+    __deletable__: Final = ("_arrived", "_parser")
+    """Where this is compiled, only these attributes can be deleted."""
+
     def __init__(
         self,
         limits: Limits,

@@ -119,6 +119,30 @@ def _ambiguous_handlers(function: ast.FunctionDef) -> list[ast.ExceptHandler]:
     return found
 
 
+def test_what_a_hot_class_deletes_of_itself_is_declared(setup: ModuleType) -> None:
+    """mypyc refuses the other attributes, and with them the build."""
+    found = [
+        f"{file}:{target.lineno}: {target.attr}"
+        for folders in setup.GROUPS.values()
+        for file in setup.sources(folders)
+        for owner in ast.walk(ast.parse((ROOT / "src" / "naiad" / file).read_text()))
+        if isinstance(owner, ast.ClassDef)
+        for deletion in ast.walk(owner)
+        if isinstance(deletion, ast.Delete)
+        for target in deletion.targets
+        if isinstance(target, ast.Attribute) and target.attr not in _deletable(owner)
+    ]
+    assert found == []
+
+
+def _deletable(owner: ast.ClassDef) -> str:
+    return "".join(
+        ast.unparse(node)
+        for node in owner.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and "__deletable__" in ast.unparse(node)
+    )
+
+
 def test_users_call_no_hot_function(setup: ModuleType) -> None:
     """It would judge the types of what they give before it could say what is wrong."""
     exported = [value for value in vars(naiad.client).values() if inspect.isroutine(value)]
