@@ -16,6 +16,7 @@ from naiad.cli import streams
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.compiled import is_compiled
+from naiad.config.faults import did_you_mean
 
 OVERVIEW: Final = """\
 naiad serves models: a broker queues requests, every model instance is a process of its own.
@@ -67,6 +68,16 @@ class Commands(click.Group):
         module, _, attribute = entry.target.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """With a guess, for a command that is none."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            guess = did_you_mean(args[0], COMMANDS)
+            if guess:
+                raise click.UsageError(f"No such command {args[0]!r:.80}; {guess}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

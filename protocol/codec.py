@@ -100,7 +100,8 @@ def decode(
             max_bin_len=m.SECRET_BYTES,
         )
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as fault:
-        raise ProtocolError(f"header is not valid msgpack: {fault}") from fault
+        reason = str(fault) or type(fault).__name__  # some say nothing, such as nesting
+        raise ProtocolError(f"header is not valid msgpack: {reason}") from fault
     if type(parts) is not tuple or len(parts) < 2:
         raise ProtocolError("header must be an array [wire_version, kind, ...]")
     version, kind = parts[0], parts[1]

@@ -41,6 +41,7 @@ def test_help_lists_every_command_with_a_summary(capsys: pytest.CaptureFixture[s
     ("arguments", "said", "hint"),
     [
         (["foo"], "No such command 'foo'", "naiad --help"),
+        (["sevre"], "No such command 'sevre'; did you mean \"serve\"?", "naiad --help"),
         (["serve"], "Missing argument 'REPOSITORY...'", "naiad serve --help"),
         (["serve", "--fast", "."], "--fast", "naiad serve --help"),
         (["serve", ".", "--load-model", "m"], 'use "explicit"', "naiad serve --help"),

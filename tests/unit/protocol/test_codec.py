@@ -213,3 +213,9 @@ def test_mutations_of_real_messages_only_raise_protocol_error() -> None:
         except ProtocolError:
             refused += 1
     assert refused > 3000
+
+
+@pytest.mark.parametrize("header", [b"\x91" * 5000, b"", b"\xc1", b"\x92\x01"])
+def test_what_is_no_msgpack_is_refused_with_a_reason(header: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"header is not valid msgpack: \w"):
+        decode(header)
