@@ -148,7 +148,8 @@ class GrpcConnection(asyncio.Protocol):
             transport.resume_reading()
 
     def eof_received(self) -> bool:
-        return False  # a client that sends no more wants no more: HTTP/2 has no half-closed ends
+        """A client that sends no more wants no more: HTTP/2 has no half-closed ends."""
+        return self._transport is not None and self.plane.turns.close_later(self._transport)
 
     def pause_writing(self) -> None:
         self.http2.is_paused = True

@@ -120,7 +120,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Half-closed is closed: a client that has gone cannot be told from one that still reads,
         and the work of the first must end."""
         self._abandon()
-        return False
+        return self._transport is not None and self._door.turns.close_later(self._transport)
 
     def pause_writing(self) -> None:
         if self._writer is not None:

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from naiad.gateway.transports import has_tls
+
 TURN_SECONDS: Final = 0.001
 """Of the processor, for one connection, a request begun being finished. About a dozen requests:
 fewer would cost noticeably more for each. Time without the processor is nobody's fault."""
@@ -36,6 +38,17 @@ class Turns:
         """Go on with this connection when those before it had their turns. It has one place."""
         self._connections.setdefault(connection, work)
         self._run_soon()
+
+    def close_later(self, transport: asyncio.Transport) -> bool:
+        """Close it in its turn: thousands of clients may go together. For `eof_received`.
+
+        False when it has to be closed at once: nothing with TLS outlives the client's end of it.
+        """
+        if has_tls(transport):
+            return False
+        # A place of its own: the connection may have one with what it sent before.
+        self.later(transport, transport.close)
+        return True
 
     async def turn(self) -> None:
         """Wait for a turn of one call, for what may wait behind inference: one in an iteration.

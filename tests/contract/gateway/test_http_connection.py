@@ -189,6 +189,26 @@ def test_pipelined_requests_are_answered_in_order(run: Callable[[Scenario], None
     run(scenario)
 
 
+def test_clients_that_go_together_end_a_few_at_a_time(loop_factory: LoopFactory) -> None:
+    count = 100
+
+    async def scenario() -> None:
+        async with opened() as door:
+            door.turns = Turns(itertools.count(step=TURN_SECONDS / 2).__next__)
+            for _ in range(count):
+                await connected(door, b"")
+            await door.until(lambda: len(door.connections) == count)
+            for writer in door.writers:
+                writer.transport.abort()
+            left = [count]
+            while left[-1]:
+                await asyncio.sleep(0)
+                left.append(len(door.connections))
+            assert max(before - after for before, after in itertools.pairwise(left)) <= 2
+
+    ran(scenario, loop_factory)
+
+
 def has_begun(left: weakref.ref[HttpConnection]) -> bool:
     one = left()
     assert one is not None

@@ -121,6 +121,39 @@ def test_connections_do_not_wait_behind_calls() -> None:
     asyncio.run(go())
 
 
+class Transport(asyncio.Transport):
+    def __init__(self, clock: Clock, *, is_tls: bool = False) -> None:
+        super().__init__({"sslcontext": object()} if is_tls else None)
+        self._clock = clock
+        self.is_closed = False
+
+    def close(self) -> None:
+        self._clock.seconds += PIECE_SECONDS
+        self.is_closed = True
+
+
+def test_those_that_go_together_are_closed_in_turns() -> None:
+    async def go() -> None:
+        clock = Clock()
+        turns = Turns(clock)
+        gone = [Transport(clock) for _ in range(12)]
+        for one in gone:
+            assert turns.close_later(one)
+        closed: list[int] = []
+        await iterations(
+            lambda: all(one.is_closed for one in gone),
+            lambda: closed.append(sum(one.is_closed for one in gone)),
+        )
+        assert closed == [0, 4, 8]
+
+    asyncio.run(go())
+
+
+def test_with_tls_nothing_is_closed_later() -> None:
+    clock = Clock()
+    assert not Turns(clock).close_later(Transport(clock, is_tls=True))
+
+
 def test_a_failure_keeps_nobody_from_a_turn() -> None:
     async def go() -> None:
         faults: list[object] = []
