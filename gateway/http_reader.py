@@ -17,6 +17,7 @@ from functools import wraps
 from typing import Any, Final, TypeVarTuple, Unpack
 
 import httptools
+import numpy as np
 
 from naiad.client.requests import Buffer
 from naiad.gateway.http_framing import check_framing
@@ -365,9 +366,10 @@ class Upgraded(Exception):
 
 
 def memory_for(size: int) -> memoryview:
-    """Writable memory; physical only as far as it is written when it is much."""
+    """Writable memory; physical only as far as it is written."""
     if size < MAPPED_BYTES_MIN:
-        return memoryview(bytearray(size))
+        # Not a bytearray, which writes zeros: its pages cost memory before anything has come.
+        return np.empty(size, np.uint8).data
     return memoryview(mmap.mmap(-1, size))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +15,13 @@ from naiad.gateway.http_known_heads import KnownHeads
 from naiad.gateway.http_message import HttpRequest
 from naiad.gateway.http_reader import (
     DIRECT_BYTES_MIN,
+    MAPPED_BYTES_MIN,
     PIECES_PER_TURN_MAX,
     SLICE_BYTES,
     Reader,
     Stage,
     Upgraded,
+    memory_for,
     path_of,
 )
 from naiad.gateway.http_status import HttpError
@@ -348,3 +351,12 @@ def test_trailers_count_as_header_fields() -> None:
     reading = Reading(header_count_max=10)
     with refused(431, "at most 65536 bytes and 10 fields"):
         reading.feed(CHUNKED + b"0\r\n" + b"a:b\r\n" * 10 + b"\r\n")
+
+
+@pytest.mark.parametrize("size", [MAPPED_BYTES_MIN - 1, MAPPED_BYTES_MIN])
+def test_a_body_that_has_not_come_takes_no_memory(size: int) -> None:
+    """A thousand clients may say that they send much, and send nothing."""
+    process = psutil.Process()
+    before = process.memory_info().rss
+    bodies = [memory_for(size) for _ in range(100)]
+    assert process.memory_info().rss - before < len(bodies) * size / 4
