@@ -65,7 +65,7 @@ def _decode(data: bytes, file: str) -> tuple[str, Fault | None]:
     if len(data) > CONFIG_BYTES_MAX:
         fault = Fault(
             file,
-            f"{len(data)} bytes, expected at most {CONFIG_BYTES_MAX}",
+            f"more than {CONFIG_BYTES_MAX} bytes, expected at most that many",
             "is it the model itself? A config.pbtxt is a small text file",
         )
         return "", fault

@@ -21,6 +21,7 @@ FILE = re.compile(r"`(models/[^`]+)`:\n\n```\w+\n(.*?)```", re.DOTALL)
 CONSOLE = re.compile(r"^\$ (naiad infer [^\n]+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PYTHON = re.compile(r"or from Python:\n\n```python\n(.*?)```", re.DOTALL)
 CURL = re.compile(r"^\$ curl localhost:8000(\S+) -d '([^']+)'\n(.*)$", re.MULTILINE)
+WAITING = re.compile(r"`curl -sf --retry 60 [^`]*--retry-all-errors localhost:8000(\S+)`")
 RUN_DIR = "/tmp/double"
 
 
@@ -56,6 +57,12 @@ def test_the_question_by_curl(server: Server) -> None:
     ((path, body, expected),) = CURL.findall(README)
     with urllib.request.urlopen(f"{server.http_url}{path}", body.encode()) as answer:
         assert answer.read().decode() == expected
+
+
+def test_the_way_to_wait(server: Server) -> None:
+    (path,) = WAITING.findall(README)
+    with urllib.request.urlopen(f"{server.http_url}{path}") as answer:
+        assert answer.status == 200
 
 
 def test_the_question_from_python(server: Server) -> None:

@@ -71,7 +71,7 @@ def test_an_empty_file_is_an_empty_config_with_defaults_printed() -> None:
 @pytest.mark.parametrize(
     ("data", "where", "message"),
     [
-        (b"a" * (CONFIG_BYTES_MAX + 1), "config.pbtxt", "expected at most"),
+        (b"a" * (CONFIG_BYTES_MAX + 1), "config.pbtxt", f"more than {CONFIG_BYTES_MAX} bytes"),
         (b'name: "x"\n\xff', "config.pbtxt:2:1", "0xff is not UTF-8"),
         ('name: "x"'.encode("utf-16"), "config.pbtxt:1:1", "UTF-16"),
         (b"input {" * 70 + b"}" * 70, "config.pbtxt", "nested 70 deep"),
