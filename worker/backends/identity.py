@@ -95,7 +95,8 @@ def make_trouble(
 ) -> None:
     """Whatever a request's parameters ask for; the last of the responses is its own."""
     _sleep(float(wanted.get("sleep_ms", 0)) / 1e3, request)
-    time.sleep(float(wanted.get("deaf_ms", 0)) / 1e3)
+    if "deaf_ms" in wanted:
+        time.sleep(float(wanted["deaf_ms"]) / 1e3)
     _spin(float(wanted.get("spin_ms", 0)) / 1e3)
     if "raise" in wanted:
         raise ValueError(str(wanted["raise"]))
