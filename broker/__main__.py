@@ -250,8 +250,8 @@ def _parser() -> argparse.ArgumentParser:
         ("--user-requests-max", USER_REQUESTS_MAX, "requests"),
         ("--user-bytes-max", USER_BYTES_MAX, "bytes of tensors"),
     ):
-        text = f"{what} in flight of one user of a client; 0: no limit"
-        parser.add_argument(option, type=int, default=usual, help=text)
+        text = f"{what} of one user in flight; 0: all"
+        parser.add_argument(option, type=int, default=usual, metavar="N", help=text)
     parser.add_argument("--die-with-parent", type=int, default=0, metavar="PID")
     return parser
 

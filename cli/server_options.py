@@ -31,7 +31,7 @@ def missing_gpu_option(command: Command) -> Command:
         "--on-missing-gpu",
         type=click.Choice(["fail", "cpu"]),
         default="fail",
-        help="What becomes of models for a GPU where there is none; default: fail.",
+        help="Models without their GPU; default: fail.",
     )(command)
 
 
@@ -41,7 +41,7 @@ def gpus_option(command: Command) -> Command:
         "--gpus",
         default=AUTO,
         metavar="auto|none|UUID,...",
-        help="GPUs to use; auto (default): all that the driver shows. See docs/gpu.md.",
+        help="auto (default): all there are; docs/gpu.md.",
     )(command)
 
 
