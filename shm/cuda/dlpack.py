@@ -16,11 +16,13 @@ CUDA_DEVICE: Final = 2
 """kDLCUDA."""
 _NAME: Final = b"dltensor"
 
-_CODES: Final = {"INT": 0, "UINT": 1, "FP": 2, "BF": 4, "BOOL": 6}
-_KIND_OF: Final = {code: kind for kind, code in _CODES.items()}
+TYPE_CODES: Final = {"INT": 0, "UINT": 1, "FP": 2, "BF": 4, "BOOL": 6}
+_KIND_OF: Final = {code: kind for kind, code in TYPE_CODES.items()}
 
 
-class _Tensor(ctypes.Structure):
+class DLTensor(ctypes.Structure):
+    """As dlpack.h lays it out."""
+
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
@@ -37,7 +39,7 @@ class _Tensor(ctypes.Structure):
 
 class _Managed(ctypes.Structure):
     _fields_ = (
-        ("tensor", _Tensor),
+        ("tensor", DLTensor),
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
     )
@@ -72,9 +74,15 @@ class DeviceTensor(NamedTuple):
     strides: tuple[int, ...] | None
 
 
+def tensor_in(capsule: object) -> DLTensor:
+    """The description itself, which may be changed. Raises ValueError for no unused capsule."""
+    tensor: DLTensor = _Managed.from_address(_pointer(capsule, _NAME)).tensor
+    return tensor
+
+
 def read_capsule(capsule: object) -> DeviceTensor:
     """What an unused capsule describes. Raises ValueError for anything else."""
-    found = _Managed.from_address(_pointer(capsule, _NAME)).tensor
+    found = tensor_in(capsule)
     kind = _KIND_OF.get(found.type_code, "")
     datatype = "BOOL" if kind == "BOOL" else f"{kind}{found.type_bits}"
     if datatype not in ITEM_BYTES or found.type_lanes != 1:
@@ -99,12 +107,12 @@ def new_capsule(
     # Later versions want strides also where all is packed.
     strides = (ctypes.c_int64 * rank)(*[prod(shape[axis + 1 :]) for axis in range(len(shape))])
     made = _Managed()
-    made.tensor = _Tensor(
+    made.tensor = DLTensor(
         address,
         CUDA_DEVICE,
         device,
         len(shape),
-        _CODES[kind],
+        TYPE_CODES[kind],
         int(datatype.removeprefix(kind) or 8),
         1,
         sizes,

@@ -6,13 +6,18 @@ uint16 (of the same bits) before somebody else looks at it.
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from naiad.shm.cuda.arrays import DeviceArray, is_packed
-from naiad.shm.cuda.dlpack import CUDA_DEVICE, read_capsule
+from naiad.shm.cuda.dlpack import (
+    CUDA_DEVICE,
+    TYPE_CODES,
+    DLTensor,
+    read_capsule,
+    tensor_in,
+)
 from naiad.worker.backends.triton_python.errors import TritonModelException
 
 if TYPE_CHECKING:
@@ -25,26 +30,7 @@ _CPU_DEVICES: Final = (1, 3)
 _DEFAULT_STREAM: Final = 1
 """CUDA's legacy default stream, as DLPack numbers it: the one that results are copied on."""
 
-_UINT, _BFLOAT = 1, 4
-
-
-class _TensorHead(ctypes.Structure):
-    """The beginning of DLTensor, as dlpack.h lays it out."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("type_code", ctypes.c_uint8),
-        ("type_bits", ctypes.c_uint8),
-        ("type_lanes", ctypes.c_uint16),
-    )
-
-
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.restype = ctypes.c_void_p
-_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_UINT, _BFLOAT = TYPE_CODES["UINT"], TYPE_CODES["BF"]
 
 
 class _Holder:
@@ -118,12 +104,11 @@ def _on_gpu(capsule: object) -> DeviceArray:
     return DeviceArray(found.address, found.device, found.datatype, found.shape, capsule)
 
 
-def _head(capsule: object) -> _TensorHead:
+def _head(capsule: object) -> DLTensor:
     try:
-        address = _pointer(capsule, b"dltensor")
+        return tensor_in(capsule)
     except ValueError as error:
         raise TritonModelException(
             "from_dlpack: expected an unused DLPack capsule or an object with __dlpack__, got "
             f"{type(capsule).__name__}"
         ) from error
-    return _TensorHead.from_address(address)
