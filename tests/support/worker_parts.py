@@ -10,7 +10,7 @@ from naiad.config.model import ModelConfig
 from naiad.protocol import messages as m
 from naiad.protocol.errors import NaiadError
 from naiad.shm.page import SlotPage
-from naiad.worker.backends.base import ModelInstance, ModelRequest, ModelResponse
+from naiad.worker.backends.base import Backend, ModelInstance, ModelRequest, ModelResponse
 from naiad.worker.batch import Buffer, ReceivedBatch, Regions
 from naiad.worker.device_regions import DeviceRegions
 from naiad.worker.execution import Execution
@@ -110,9 +110,20 @@ def execution_of(
     directory: str = "/models/m",
     gpu_uuid: str = "",
 ) -> Execution:
+    instance = replace(instance_of(config, directory), gpu_uuid=gpu_uuid)
+    return execution_with(backend, instance, config, arena)
+
+
+def execution_with(
+    backend: Backend,
+    instance: ModelInstance,
+    config: ModelConfig,
+    arena: HeapArena | None = None,
+) -> Execution:
+    """Of a backend that was loaded as this instance."""
     return Execution(
         backend,
-        replace(instance_of(config, directory), gpu_uuid=gpu_uuid),
+        instance,
         config,
         page=SlotPage("/unused"),
         log=Log("test"),

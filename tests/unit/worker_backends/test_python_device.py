@@ -12,16 +12,13 @@ import pytest
 from naiad.protocol import messages as m
 from naiad.shm.cuda import dlpack
 from naiad.shm.cuda.key import cuda_region
-from naiad.shm.page import SlotPage
 from naiad.worker.backends.python import PythonBackend
 from naiad.worker.device_regions import DeviceRegions
-from naiad.worker.execution import Execution
-from naiad.worker.log import Log
 from naiad.worker.regions import RegionTable
 from support import fake_cuda_ipc
 from support.backend_requests import instance
 from support.models_python import ECHO, python_model
-from support.worker_parts import HeapArena, batch_of, request_of, tensor_json
+from support.worker_parts import batch_of, execution_with, request_of, tensor_json
 
 SIZE = 1024
 PLACE = m.Place.REGION
@@ -98,15 +95,7 @@ class Bench:
         )
         backend = PythonBackend()
         config = backend.load(asked)
-        self.execution = Execution(
-            backend,
-            asked,
-            config,
-            page=SlotPage("/unused"),
-            log=Log("test"),
-            is_cancelled=lambda key: False,
-            lender=HeapArena(),
-        )
+        self.execution = execution_with(backend, asked, config)
         self.gpu = fake_cuda_ipc.reset()
         self.handle = fake_cuda_ipc.device_of_another(VALUES.tobytes().ljust(SIZE, b"\xee"))
         self.table = RegionTable(DeviceRegions(fake_cuda_ipc.loaded))

@@ -18,16 +18,14 @@ from hypothesis import strategies as st
 from naiad.protocol import messages as m
 from naiad.shm.cuda.errors import RUNTIME_MODULE
 from naiad.shm.cuda.key import cuda_region
-from naiad.shm.page import SlotPage
 from naiad.worker.backends.tensorrt.backend import TensorRTBackend
 from naiad.worker.device_regions import DeviceRegions
-from naiad.worker.execution import ExecutedBatch, Execution
-from naiad.worker.log import Log
+from naiad.worker.execution import ExecutedBatch
 from naiad.worker.regions import RegionTable
 from support import engines, fake_cuda_ipc
 from support.engines import on_gpu, put_plan
 from support.waiting import wait_until
-from support.worker_parts import HeapArena, batch_of, inline, request_of
+from support.worker_parts import batch_of, execution_with, inline, request_of
 
 SIZE = 4096
 ROWS_MAX = 8
@@ -47,15 +45,7 @@ class Bench:
         instance = on_gpu(directory, {"max_batch_size": ROWS_MAX})
         backend = TensorRTBackend(importer)
         config = backend.load(instance)
-        self.execution = Execution(
-            backend,
-            instance,
-            config,
-            page=SlotPage("/unused"),
-            log=Log("test"),
-            is_cancelled=lambda key: False,
-            lender=HeapArena(),
-        )
+        self.execution = execution_with(backend, instance, config)
         self.numbers = np.random.default_rng(7)
         self.handle = b""
         self.table = RegionTable()

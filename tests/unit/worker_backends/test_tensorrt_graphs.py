@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,22 @@ def test_a_failed_capture_is_one_warning_and_batches_run_without(
     assert not gpu.graphs
 
 
+def in_captures(
+    gpu: fake_cudart.Device,
+    monkeypatch: pytest.MonkeyPatch,
+    does: Callable[[fake_trt.IExecutionContext], bool | None],
+) -> None:
+    """What executing does while its stream is captured; with None it goes on as always."""
+    real = fake_trt.IExecutionContext.execute_async_v3
+
+    def execute(context: fake_trt.IExecutionContext, stream_handle: int) -> bool:
+        is_captured = gpu.streams[stream_handle].captured is not None
+        done = does(context) if is_captured else None
+        return real(context, stream_handle) if done is None else done
+
+    monkeypatch.setattr(fake_trt.IExecutionContext, "execute_async_v3", execute)
+
+
 def test_an_engine_that_allocates_while_it_is_captured(
     tmp_path: Path,
     gpu: fake_cudart.Device,
@@ -163,14 +180,11 @@ def test_an_engine_that_allocates_while_it_is_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """CUDA breaks such a capture, and says so where it ends."""
-    real = fake_trt.IExecutionContext.execute_async_v3
 
-    def execute(context: fake_trt.IExecutionContext, stream_handle: int) -> bool:
-        if gpu.streams[stream_handle].captured is not None:
-            fake_cudart.cudaMalloc(16)
-        return real(context, stream_handle)
+    def allocates(_: fake_trt.IExecutionContext) -> None:
+        fake_cudart.cudaMalloc(16)
 
-    monkeypatch.setattr(fake_trt.IExecutionContext, "execute_async_v3", execute)
+    in_captures(gpu, monkeypatch, allocates)
     served = affine(tmp_path, graphs(spec(1)))
     assert "no CUDA graph for x [1, 4]" in only_warning(caplog)
     assert launches(gpu, served, 1) == (0, 1)
@@ -182,14 +196,7 @@ def test_an_execution_that_is_refused_while_it_is_captured(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = fake_trt.IExecutionContext.execute_async_v3
-
-    def execute(context: fake_trt.IExecutionContext, stream_handle: int) -> bool:
-        if gpu.streams[stream_handle].captured is not None:
-            return context._error("enqueueV3: not in a capture")
-        return real(context, stream_handle)
-
-    monkeypatch.setattr(fake_trt.IExecutionContext, "execute_async_v3", execute)
+    in_captures(gpu, monkeypatch, lambda context: context._error("enqueueV3: not in a capture"))
     served = affine(tmp_path, graphs(spec(1)))
     assert "enqueueV3: not in a capture" in only_warning(caplog)
     assert launches(gpu, served, 1) == (0, 1)
