@@ -89,8 +89,7 @@ def reader() -> Generator[Any, Any, None]:
     gpu = Gpu()
     kernels = Kernels(gpu)
     stream = gpu.stream()
-    kernels.busy(stream, 10)
-    gpu.finish(stream)
+    kernels.load(stream)
     own = gpu.malloc(SIZE)
     told = yield "started"
     memory = handle_from(gpu.runtime.cudaIpcMemHandle_t, told["memory"])

@@ -34,8 +34,7 @@ def prove(client: Any, model: str, shape: tuple[int, int]) -> Iterator[Row]:
         numbers[:] = np.arange(count) % 1000
         expected = 2 * (2 * numbers + 1) + 1
         gpu.to_device(source, host, size, stream)
-        kernels.busy(stream, 10)
-        gpu.finish(stream)
+        kernels.load(stream)
         kernels.busy(stream, LATE_US)
         kernels.affine(stream, source, inputs.memory.address, count)
         gpu.record(written, stream)

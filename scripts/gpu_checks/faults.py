@@ -78,8 +78,7 @@ def neighbour() -> Generator[Any, Any, None]:
     gpu = Gpu()
     kernels = Kernels(gpu)
     stream = gpu.stream()
-    kernels.busy(stream, 10)
-    gpu.finish(stream)
+    kernels.load(stream)
     yield "started"
     kernels.busy(stream, 10)
     gpu.finish(stream)

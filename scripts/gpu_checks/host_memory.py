@@ -35,8 +35,7 @@ def prove(options: Options) -> Iterator[Row]:
     gpu = Gpu()
     kernels = Kernels(gpu)
     stream = gpu.stream()
-    kernels.busy(stream, 10)  # its first launch loads it
-    gpu.finish(stream)
+    kernels.load(stream)
     device = gpu.malloc(PROOF_BYTES)
     yield rows.holds("kernels", True, kernels.origin)
     with segment(PROOF_BYTES) as ours, segment(PROOF_BYTES) as other:
