@@ -42,9 +42,14 @@ def device_of(uuid: str) -> str:
     return f"{DEVICE_PREFIX}{uuid}"
 
 
+def is_gpu(device: str) -> bool:
+    """Of the device of a slot, which is the CPU otherwise."""
+    return device.startswith(DEVICE_PREFIX)
+
+
 def uuid_of(device: str) -> str:
     """Of the device of a slot; empty for the CPU."""
-    return device.removeprefix(DEVICE_PREFIX) if device.startswith(DEVICE_PREFIX) else ""
+    return device.removeprefix(DEVICE_PREFIX) if is_gpu(device) else ""
 
 
 def chosen_uuids(choice: str) -> tuple[str, ...] | None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from naiad.config.gpus import is_gpu
+
 OnMissingGpu = Literal["fail", "cpu"]
-GPU_PREFIX: Final = "gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Surroundings:
 
 def gpu_devices(devices: Sequence[str]) -> list[str]:
     """Those that are GPUs, in the order in which `gpus` of an instance group numbers them."""
-    return [device for device in devices if device.startswith(GPU_PREFIX)]
+    return [device for device in devices if is_gpu(device)]
 
 
 CPU_ONLY: Final = Surroundings()

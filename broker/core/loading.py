@@ -14,7 +14,7 @@ from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import Instance, InstanceState, Slot
 from naiad.broker.core.models import ModelState, ModelVersion
 from naiad.broker.core.world import World
-from naiad.config.surroundings import GPU_PREFIX
+from naiad.config.gpus import is_gpu
 from naiad.protocol import messages as m
 
 
@@ -66,7 +66,7 @@ class Loading:
         look at the same free memory do not both rely on it. What has served before comes back at
         once, and one that takes very long is not waited for.
         """
-        if not instance.device.startswith(GPU_PREFIX) or instance.has_served:
+        if not is_gpu(instance.device) or instance.has_served:
             return False
         if instance.state is not InstanceState.LOADING or instance.slot is None:
             return False
