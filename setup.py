@@ -35,7 +35,7 @@ HOT: Final = {
         "signature statistics withdrawal worker_events world"
     ),
     "broker": "clients loop transport waiting workers",
-    "worker": "batch execution held loop outputs regions results shapes tensors transport",
+    "worker": "batch execution held loop outputs regions results series shapes tensors transport",
     "shm": "arena output_arena",
     "client": "arguments calls connection driver leases outstanding packing requests session",
     "gateway": (

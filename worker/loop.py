@@ -2,7 +2,7 @@
 
 Owns the slot's identity, the loaded model and what is held for the broker. One thread does it all:
 poll, receive, run a batch, send its results; while it runs a series, another sees to it that nobody
-waits for a long execution (series_watch). The loaded model is kept while the broker is away;
+waits for a long execution (series). The loaded model is kept while the broker is away;
 hello is said on each new connection (by the connection's thread, when this one executes), and what
 the broker may have missed is sent again after its welcome: LOADED and unacknowledged results.
 """
@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic, monotonic_ns
 from typing import Final, NamedTuple
 
 from naiad import __version__
 from naiad.protocol import messages as m
-from naiad.protocol.bundle import bundled, unbundled
+from naiad.protocol.bundle import unbundled
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.errors import Code, ProtocolError
 from naiad.shm.output_arena import OutputArena
@@ -34,7 +33,8 @@ from naiad.worker.log import Log
 from naiad.worker.presence import BROKER_ABSENCE_MAX_S, BrokerPresence, Verdict
 from naiad.worker.regions import RegionTable
 from naiad.worker.results import results_header
-from naiad.worker.series_watch import HELD_S, SeriesWatch
+from naiad.worker.series import Series
+from naiad.worker.series_watch import HELD_S
 from naiad.worker.stop_signal import StopSignal
 from naiad.worker.transport import Frames, Transport
 
@@ -45,8 +45,6 @@ CANCEL_POLL_S: Final = 0.001
 """Least time between two looks at the socket for the sake of is_cancelled."""
 STAGE_POLL_S: Final = 0.0002
 """The same, for the batch that a device could be given while it executes another."""
-POSTPONED_MAX: Final = 64
-"""Messages that the watch keeps for the main thread; the others stay where they are."""
 
 
 class Slot(NamedTuple):
@@ -97,16 +95,10 @@ class WorkerLoop:
         self._execution: Execution | None = None
         self._loaded: tuple[bytes, tuple[bytes, ...]] = (b"", ())
         self._incarnation = 0
-        self._outgoing: list[tuple[bytes, list[Buffer]]] = []
-        """Results that leave together while more is to be executed."""
-        self._outgoing_since = self._executing_since = self._received_at = 0.0
-        self._is_series = False
-        """Whether batches are single requests of which several may come together."""
-        self._watch = SeriesWatch(transport.lock, self._relieve)
-        self._postponed: deque[Frames] = deque()
-        """Messages that the watch received and the main thread is to handle, in their order."""
-        self._is_barred = False
-        """The last of these changes what those behind it mean: nothing may overtake it."""
+        self._series = Series(
+            transport, self._held, self._presence, send=self._send, handle=self._handle_aside
+        )
+        self._received_at = 0.0
         self._draining = False
         self._looked_at = 0.0
         self._stopping: Stopping | None = None
@@ -127,8 +119,7 @@ class WorkerLoop:
         """The end, in order: 1. say on the page that the connection ends on purpose; 2. flush the
         last results; 3. unload; 4. unlink unused segments."""
         self._page.set_phase(Phase.UNLOADING)
-        self._watch.close()
-        self._send_results()
+        self._series.close()
         self._transport.close()
         if self._execution is not None:
             try:
@@ -147,7 +138,7 @@ class WorkerLoop:
         elif self._draining:
             raise Stopping(ExitCode.STOPPED, "nothing is left to do")
         # Within a series, a look at the socket would cost as much as an execution does.
-        if not self._outgoing or monotonic() - self._received_at >= HELD_S:
+        if not self._series.has_results or monotonic() - self._received_at >= HELD_S:
             self._receive(self._wait_ms())
         if self._arena is not None:
             self._arena.trim_when_due(monotonic_ns())
@@ -167,9 +158,8 @@ class WorkerLoop:
 
         One, because asking again costs as much by a poll as by a receive that finds nothing.
         """
-        if self._postponed:
-            postponed = self._postponed.popleft()
-            self._is_barred = self._is_barred and bool(self._postponed)
+        postponed = self._series.take_postponed()
+        if postponed is not None:
             self._handle(postponed)
             return
         has_message = self._transport.poll(timeout_ms)
@@ -276,7 +266,7 @@ class WorkerLoop:
             self._drain("the broker does not need this slot")
         if self._execution is not None:
             self._send(*self._loaded)
-        self._outgoing.clear()  # they are among these
+        self._series.drop_results()  # they are among these
         for finished in self._held.finished.values():
             self._send(finished.header, finished.frames)
 
@@ -319,7 +309,7 @@ class WorkerLoop:
         if fault is not None:
             self._give_up(load, fault, load_ns)
         self._execution = self._prepare(model)
-        self._is_series = not model.config.batches
+        self._series.is_on = not model.config.batches
         loaded = m.Loaded(load.instance, None, load_ns, model.gpu_bytes)
         self._loaded = encode(loaded), (config,)
         self._page.set_phase(Phase.READY)
@@ -337,7 +327,7 @@ class WorkerLoop:
             is_cancelled=self._is_cancelled,
             lender=self._lender(),
         )
-        execution.overlap(self._find_next, self._may_begin)
+        execution.overlap(self._find_next, self._series.may_begin)
         return execution
 
     def _lender(self) -> OutputArena:
@@ -356,9 +346,7 @@ class WorkerLoop:
     def _run_batch(self, batch: ReceivedBatch) -> None:
         execution = self._execution
         assert execution is not None
-        self._executing_since = monotonic()
-        if self._is_series:
-            self._watch.begin()
+        self._series.begin()
         self._transport.lock.release()
         try:
             done = execution.run(batch, self._held.abandoned)
@@ -373,7 +361,7 @@ class WorkerLoop:
         )
         self._held.finish(FinishedBatch(batch.id, batch.requests, header, done.frames))
         if self._presence.is_welcomed:
-            self._post(header, done.frames)
+            self._series.post(header, done.frames)
         # Only now: what a model broke (descriptors it closed, memory it wrote over) may end the
         # process on the way here, and that is this batch's doing as well.
         self._page.end()
@@ -383,79 +371,6 @@ class WorkerLoop:
         if self._stopping is not None:
             raise self._stopping
 
-    def _post(self, header: bytes, frames: list[Buffer]) -> None:
-        """Results of short executions go together while more of these are here; others at once."""
-        now = monotonic()
-        if not self._outgoing:
-            self._outgoing_since = self._executing_since
-        self._outgoing.append((header, frames))
-        is_held = self._held.waiting and self._is_series
-        if not is_held or now - self._outgoing_since >= HELD_S:
-            self._send_results()
-
-    def _send_results(self) -> None:
-        messages, self._outgoing = self._outgoing, []
-        if messages:
-            self._send(*bundled(messages))
-
-    def _relieve(self) -> float:
-        """Asked by the watch while the model's code runs; for how long it has run, in seconds.
-
-        What cannot be sent now is kept: the main thread finds out why.
-        """
-        now = monotonic()
-        elapsed_s = now - self._executing_since
-        if not self._presence.is_welcomed or self._transport.is_broken:
-            return elapsed_s
-        if self._outgoing and now - self._outgoing_since >= HELD_S:
-            if not self._transport.send(*bundled(self._outgoing)):
-                return elapsed_s
-            self._outgoing.clear()
-        if elapsed_s >= HELD_S:
-            self._receive_meanwhile()
-            self._give_back()
-        return elapsed_s
-
-    def _receive_meanwhile(self) -> None:
-        """What the broker sent before it could know how long this execution takes.
-
-        Batches and cancellations alone are for the watch: all else touches what the model's thread
-        uses without the lock, and waits for it.
-        """
-        while not self._is_barred and len(self._postponed) < POSTPONED_MAX:
-            frames = self._transport.receive()
-            if frames is None:
-                return
-            header, payload = frames
-            try:
-                message = decode(header, [len(frame) for frame in payload])
-            except ProtocolError:
-                self._is_barred = True
-                self._postponed.append(frames)
-            else:
-                if isinstance(message, m.Batch | m.Bundle | m.Abandon):
-                    self._handle(frames)
-                else:
-                    self._is_barred = not isinstance(message, m.Return | m.Forget | m.LogLevels)
-                    self._postponed.append(frames)
-
-    def _give_back(self) -> None:
-        """What waits behind a long execution may have a worker that is free, and can still expire.
-
-        Not of a model that batches: it has one batch ahead, made for this worker.
-        """
-        held = self._held
-        batches = held.not_begun()
-        if held.executing is None or not batches:
-            return
-        if self._transport.send(encode(m.GivenBack(tuple([batch.id for batch in batches])))):
-            held.give_back()
-
-    def _may_begin(self, batch: ReceivedBatch) -> bool:
-        """Asked by a device's backend while the lock is free: the watch may have given it back."""
-        with self._transport.lock:
-            return self._held.begin_ahead(batch)
-
     def _is_cancelled(self, request: Key) -> bool:
         """Asked by a running model: look at the socket, but not at every question."""
         now = monotonic()
@@ -463,9 +378,7 @@ class WorkerLoop:
             self._looked_at = now
             try:
                 if not self._transport.is_broken:
-                    self._receive(0)
-            except Stopping as stopping:  # not through the model's own code
-                self._stopping = stopping
+                    self._receive_aside()
             finally:
                 self._transport.lock.release()
         return request in self._held.abandoned
@@ -483,10 +396,21 @@ class WorkerLoop:
                 and not self._transport.is_broken
             ):
                 self._looked_at = now
-                self._receive(0)
+                self._receive_aside()
             return held.waiting[0] if held.waiting else None
-        except Stopping as stopping:  # not through the backend's own code
-            self._stopping = stopping
-            return None
         finally:
             self._transport.lock.release()
+
+    def _receive_aside(self) -> None:
+        """From inside the model's code, through which nothing of the worker's may be raised."""
+        try:
+            self._receive(0)
+        except Stopping as stopping:
+            self._stopping = stopping
+
+    def _handle_aside(self, frames: Frames) -> None:
+        """Beside the model's code, likewise."""
+        try:
+            self._handle(frames)
+        except Stopping as stopping:
+            self._stopping = stopping
