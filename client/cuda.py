@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from contextlib import suppress
 from typing import Any
 
 from naiad.client.memory import check_range, check_size, size_of
@@ -18,7 +17,7 @@ from naiad.protocol.errors import Code, RequestError, Unavailable
 from naiad.protocol.messages import Region
 from naiad.shm.cuda.arrays import DeviceArray, DeviceView, view_of
 from naiad.shm.cuda.key import cuda_region
-from naiad.shm.cuda.runtime import CudaFault, CudaMissing, CudaRuntime, cuda_runtime
+from naiad.shm.cuda.runtime import CudaFault, CudaMissing, CudaRuntime, cuda_runtime, quietly
 
 _names = itertools.count(1)
 
@@ -133,7 +132,7 @@ def new_memory(size: int, device: int, *, event: bool) -> tuple[Region, CudaRegi
     except CudaFault as fault:
         raise Unavailable(f"no GPU memory of {size} bytes: {fault}") from fault
     memory = GpuMemory(cuda, address, size, device, None)
-    weakref.finalize(memory, _freed, cuda, address, device).atexit = False
+    weakref.finalize(memory, quietly, cuda.free, address, device).atexit = False
     return _shared(memory, None, None, event)
 
 
@@ -147,7 +146,7 @@ def _shared(
         opens = cuda.memory_handle(memory.address)
         if has_event:
             event = cuda.new_event(memory.device)
-            weakref.finalize(memory, _ended, cuda, event).atexit = False
+            weakref.finalize(memory, quietly, cuda.end_event, event).atexit = False
             handle = cuda.event_handle(event)
     except CudaFault as fault:
         raise RequestError(
@@ -165,13 +164,3 @@ def _cuda() -> CudaRuntime:
         return cuda_runtime()
     except CudaMissing as missing:
         raise RequestError(f"no GPU memory here: {missing}", code=Code.UNSUPPORTED) from missing
-
-
-def _freed(cuda: CudaRuntime, address: int, device: int) -> None:
-    with suppress(CudaFault):
-        cuda.free(address, device)
-
-
-def _ended(cuda: CudaRuntime, event: Any) -> None:
-    with suppress(CudaFault):
-        cuda.end_event(event)

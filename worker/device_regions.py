@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from naiad.protocol.errors import Code, ModelError, ProtocolError, RequestError
 from naiad.protocol.messages import Region
 from naiad.shm.cuda.key import parsed
-from naiad.shm.cuda.runtime import CudaFault, CudaMissing, CudaRuntime, cuda_runtime
+from naiad.shm.cuda.runtime import CudaFault, CudaMissing, CudaRuntime, cuda_runtime, quietly
 from naiad.shm.layout import checked_range
 from naiad.shm.mappings import DEFINITIONS_MAX
 from naiad.worker.backends.base import DeviceSpan, InstanceLost
@@ -31,7 +31,7 @@ class OpenedRegion:
         self.device = region.device if region.device < cuda.device_count else 0
         self.address = cuda.open_memory(memory, self.device)
         self.event: Any = None
-        self._close = weakref.finalize(self, _closed, cuda, self.address, self.device)
+        self._close = weakref.finalize(self, quietly, cuda.close_memory, self.address, self.device)
         self._close.atexit = False
         found = cuda.allocation(self.address)
         if found is not None and sum(found) < self.address + region.size:
@@ -47,20 +47,10 @@ class OpenedRegion:
             except CudaFault:
                 self.close()
                 raise
-            weakref.finalize(self, _ended, cuda, self.event).atexit = False
+            weakref.finalize(self, quietly, cuda.end_event, self.event).atexit = False
 
     def close(self) -> None:
         self._close()
-
-
-def _closed(cuda: CudaRuntime, address: int, device: int) -> None:
-    with suppress(CudaFault):  # its owner, or the whole context, is gone
-        cuda.close_memory(address, device)
-
-
-def _ended(cuda: CudaRuntime, event: Any) -> None:
-    with suppress(CudaFault):
-        cuda.end_event(event)
 
 
 class DeviceRegions:

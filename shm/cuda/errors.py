@@ -1,8 +1,8 @@
-"""CUDA's error numbers that mean something to naiad, and where its Python packages are. Pure."""
+"""CUDA's errors: numbers that mean something to naiad, and words for people."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 RUNTIME_MODULE: Final = "cuda.bindings.runtime"
 DRIVER_MODULE: Final = "cuda.bindings.driver"
@@ -28,3 +28,20 @@ STICKY_WORDS: Final = {
 words ("unknown error") say nothing by themselves."""
 STICKY_ERRORS: Final = frozenset({*STICKY_WORDS, UNKNOWN_ERROR})
 """After these a process can do nothing more on its GPU, and must end."""
+
+
+def described(api: Any, error: Any) -> str:
+    """An error that a call of this CUDA runtime (`cuda.bindings.runtime`) answered with."""
+    told = api.cudaGetErrorString(error)[1]
+    words = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+    return f"CUDA error {int(error)} ({error.name}): {words}"
+
+
+def without_gpu(error: Any) -> tuple[str, str]:
+    """Why cudaGetDeviceCount told of none, and what to do."""
+    if int(error) in NO_DRIVER_ERRORS:
+        return (
+            f"there is no NVIDIA driver that this CUDA runtime can use ({error.name})",
+            "install a driver (`nvidia-smi` must work), or give the container the GPU",
+        )
+    return f"CUDA sees no GPU ({error.name})", "look at `nvidia-smi` and CUDA_VISIBLE_DEVICES"

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from naiad.shm.cuda.errors import (
     DRIVER_MODULE,
-    NO_DRIVER_ERRORS,
     RUNTIME_MODULE,
     STICKY_ERRORS,
+    described,
+    without_gpu,
 )
 from naiad.shm.cuda.key import HANDLE_BYTES
 
@@ -156,10 +157,14 @@ class CudaRuntime:
         code = int(error)
         if code:
             self.api.cudaGetLastError()  # a later call must not be blamed for it
-            told = self.api.cudaGetErrorString(error)[1]
-            words = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
-            raise CudaFault(code, f"CUDA error {code} ({error.name}): {words}")
+            raise CudaFault(code, described(self.api, error))
         return values[0] if values else None
+
+
+def quietly(call: Callable[..., object], *arguments: Any) -> None:
+    """For what goes with its owner: the memory or event, or the whole context, may be gone."""
+    with suppress(CudaFault):
+        call(*arguments)
 
 
 def cuda_runtime(importer: Callable[[str], Any] = import_module) -> CudaRuntime:
@@ -175,14 +180,7 @@ def _device_count(api: Any) -> int:
     error, count = api.cudaGetDeviceCount()
     if not int(error) and count:
         return int(count)
-    if int(error) in NO_DRIVER_ERRORS:
-        raise CudaMissing(
-            f"there is no NVIDIA driver that this CUDA runtime can use ({error.name}): install one"
-            " (`nvidia-smi` must work), or give the container the GPU"
-        )
-    raise CudaMissing(
-        f"CUDA sees no GPU ({error.name}): look at `nvidia-smi` and CUDA_VISIBLE_DEVICES"
-    )
+    raise CudaMissing(": ".join(without_gpu(error)))
 
 
 def _bytes_of(handle: Any) -> bytes:

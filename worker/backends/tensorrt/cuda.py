@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from naiad.config.faults import listed
 from naiad.protocol.errors import Code, ModelError
-from naiad.shm.cuda.errors import NO_DRIVER_ERRORS, STICKY_ERRORS
+from naiad.shm.cuda.errors import STICKY_ERRORS, described, without_gpu
 from naiad.worker.backends.base import InstanceLost
 
 if TYPE_CHECKING:
@@ -55,12 +55,8 @@ class Cuda:
         if error == _SUCCESS and count:
             what = f"there is no GPU {self.device}: CUDA sees {count}, counted from 0"
             remedy = "name another in instance_group.gpus"
-        elif int(error) in NO_DRIVER_ERRORS:
-            what = f"there is no NVIDIA driver that this CUDA runtime can use ({error.name})"
-            remedy = "install a driver (`nvidia-smi` must work), or give the container the GPU"
         else:
-            what = f"CUDA sees no GPU ({error.name})"
-            remedy = "look at `nvidia-smi` and CUDA_VISIBLE_DEVICES"
+            what, remedy = without_gpu(error)
         nodes = sorted(str(node) for node in Path("/dev").glob("nvidia[0-9]*"))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         limited = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible!r}"
@@ -170,9 +166,7 @@ class Cuda:
         code = int(error)
         if code == _SUCCESS:
             return
-        told = self.api.cudaGetErrorString(error)[1]
-        words = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
-        text = f"{what}: CUDA error {code} ({error.name}): {words}"
+        text = f"{what}: {described(self.api, error)}"
         if code in STICKY_ERRORS:
             raise InstanceLost(
                 f"model {self._model!r} on {self.name}: {text}; nothing more can run in this "
