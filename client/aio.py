@@ -127,11 +127,7 @@ class AsyncClient(LoopDriver):
         Raises RequestError when it cannot be mapped, or the server refuses it.
         """
         region, attached = self._memory.attach(key)
-        try:
-            await self._ask(partial(Calls.register_region, region=region), control.CALL_TIMEOUT_S)
-        except NaiadError:
-            self._memory.detach(region.id)
-            raise
+        await self._register(region)
         return attached
 
     async def attach_cuda(self, array: Any, *, event: bool = False) -> CudaRegion:
@@ -152,12 +148,15 @@ class AsyncClient(LoopDriver):
     async def _attach_cuda(self, region: Region, attached: CudaRegion) -> CudaRegion:
         region = self._memory.attach_device(region, attached.memory)
         attached.id = region.id
+        await self._register(region)
+        return attached
+
+    async def _register(self, region: Region) -> None:
         try:
             await self._ask(partial(Calls.register_region, region=region), control.CALL_TIMEOUT_S)
         except NaiadError:
             self._memory.detach(region.id)
             raise
-        return attached
 
     async def detach(self, region: ClientRegion | CudaRegion) -> None:
         """The server forgets a region that was attached; no request may be using it.

@@ -164,11 +164,7 @@ class Client:
         Raises RequestError when it cannot be mapped, or the server refuses it.
         """
         region, attached = self._memory.attach(key)
-        try:
-            self._ask(partial(Calls.register_region, region=region), control.CALL_TIMEOUT_S)
-        except NaiadError:
-            self._memory.detach(region.id)
-            raise
+        self._register(region)
         return attached
 
     def attach_cuda(self, array: Any, *, event: bool = False) -> CudaRegion:
@@ -189,12 +185,15 @@ class Client:
     def _attach_cuda(self, region: Region, attached: CudaRegion) -> CudaRegion:
         region = self._memory.attach_device(region, attached.memory)
         attached.id = region.id
+        self._register(region)
+        return attached
+
+    def _register(self, region: Region) -> None:
         try:
             self._ask(partial(Calls.register_region, region=region), control.CALL_TIMEOUT_S)
         except NaiadError:
             self._memory.detach(region.id)
             raise
-        return attached
 
     def detach(self, region: ClientRegion | CudaRegion) -> None:
         """The server forgets a region that was attached; no request may be using it.

@@ -6,6 +6,7 @@ import ast
 import builtins
 import importlib.util
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -78,6 +79,14 @@ def test_the_finder_leaves_other_modules_to_others() -> None:
     assert spec.origin == "/nowhere/one.so"
 
 
+def _hot_nodes(setup: ModuleType) -> Iterator[tuple[str, ast.AST]]:
+    """Everything that stands in the hot modules, with the file's name."""
+    for folders in setup.GROUPS.values():
+        for file in setup.sources(folders):
+            for node in ast.walk(ast.parse((ROOT / "src" / "naiad" / file).read_text())):
+                yield file, node
+
+
 def test_no_record_of_a_hot_module_has_a_field_mypyc_cannot_name(setup: ModuleType) -> None:
     """mypyc looks builtin types of fields up among the module's own names, but for a few."""
     unknown = vars(builtins).keys() - {
@@ -85,9 +94,7 @@ def test_no_record_of_a_hot_module_has_a_field_mypyc_cannot_name(setup: ModuleTy
     }  # fmt: skip
     found = [
         f"{file}:{field.lineno}"
-        for folders in setup.GROUPS.values()
-        for file in setup.sources(folders)
-        for record in ast.walk(ast.parse((ROOT / "src" / "naiad" / file).read_text()))
+        for file, record in _hot_nodes(setup)
         if isinstance(record, ast.ClassDef) and _is_record(record)
         for field in record.body
         if isinstance(field, ast.AnnAssign) and _outer_names(field.annotation) & unknown
@@ -99,9 +106,7 @@ def test_no_name_of_a_hot_function_stands_for_exceptions_of_two_kinds(setup: Mod
     """mypyc gives `fault` the type of the first `except ... as fault`: the second would raise."""
     found = [
         f"{file}:{handler.lineno}: {handler.name}"
-        for folders in setup.GROUPS.values()
-        for file in setup.sources(folders)
-        for function in ast.walk(ast.parse((ROOT / "src" / "naiad" / file).read_text()))
+        for file, function in _hot_nodes(setup)
         if isinstance(function, ast.FunctionDef)
         for handler in _ambiguous_handlers(function)
     ]
@@ -123,9 +128,7 @@ def test_what_a_hot_class_deletes_of_itself_is_declared(setup: ModuleType) -> No
     """mypyc refuses the other attributes, and with them the build."""
     found = [
         f"{file}:{target.lineno}: {target.attr}"
-        for folders in setup.GROUPS.values()
-        for file in setup.sources(folders)
-        for owner in ast.walk(ast.parse((ROOT / "src" / "naiad" / file).read_text()))
+        for file, owner in _hot_nodes(setup)
         if isinstance(owner, ast.ClassDef)
         for deletion in ast.walk(owner)
         if isinstance(deletion, ast.Delete)

@@ -19,16 +19,10 @@ from naiad.gateway.garbage import (
     Garbage,
     grown,
 )
+from support.clocks import Clock
 
 BUSY_SECONDS = CHECK_SECONDS / 2
 DEADLINE_S = 5.0
-
-
-class Clock:
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 class Cycle:

@@ -8,16 +8,10 @@ from functools import partial
 from itertools import pairwise
 
 from naiad.gateway.turns import TURN_SECONDS, Turns
+from support.clocks import Clock
 
 PIECE_SECONDS = TURN_SECONDS / 4
 ITERATIONS_MAX = 200
-
-
-class Clock:
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 class Greedy:

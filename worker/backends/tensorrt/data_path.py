@@ -8,7 +8,7 @@ pinned memory. What executes is an Executor; when a batch is staged and launched
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -50,7 +50,8 @@ class DataPath:
         self.executor = executor
         self._streams = streams
         self._clients = clients
-        self._incoming = Incoming(bindings, streams, clients)
+        self.stage: Final = Incoming(bindings, streams, clients).stage
+        """Starts the copies in, for a Flight."""
         self._outgoing = Outgoing(bindings, streams, clients, results)
         self._inputs = [b for b in bindings if b.is_input]
         self._outputs = {b.name: b for b in bindings if not b.is_input}
@@ -104,16 +105,6 @@ class DataPath:
         """Asked by the executor for outputs of unknown size."""
         assert self._launching is not None
         return self._launching.buffers.device.room(name, size)
-
-    def stage(
-        self,
-        requests: Sequence[ModelRequest],
-        rows: Sequence[int] | None,
-        shapes: Mapping[str, Shape],
-        buffers: BufferSet,
-    ) -> Flight:
-        """Start the copies in of requests that are joined by `rows` into inputs of these shapes."""
-        return self._incoming.stage(requests, rows, shapes, buffers)
 
     # --- Execution -----------------------------------------------------------------------------
 
