@@ -38,6 +38,8 @@ RSS_GROWTH_BYTES_MAX = 160 * 2**20
 """For a few messages of the largest size at once, and what malloc keeps of them."""
 DESCRIPTORS_GROWTH_MAX = 4
 ERRORS_GROWTH_BYTES_MAX = 24 * 2**20
+LOG_CHARACTERS_MAX = 8_000
+"""That are shown when a test fails."""
 LATENCY_P99_US_MAX = 500_000
 """Far above what is usual (see what is printed): others work on this machine as well."""
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
@@ -278,13 +280,14 @@ def test_garbage_fills_no_log(server: Server) -> None:
 
 def test_more_connections_than_descriptors_do_not_end_the_broker(tmp_path: Path) -> None:
     """libzmq would abort the process when it accepts one and has no descriptor for it."""
-    run_dir = tmp_path / "run"
-    broker = subprocess.Popen(
-        [sys.executable, "-m", "naiad.broker", "--run-dir", str(run_dir), "--name", "crowded"],
-        env=ENVIRONMENT,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024)),
-    )
+    run_dir, log = tmp_path / "run", tmp_path / "broker.log"
+    with log.open("wb") as stderr:
+        broker = subprocess.Popen(
+            [sys.executable, "-m", "naiad.broker", "--run-dir", str(run_dir), "--name", "crowded"],
+            env=ENVIRONMENT,
+            stderr=stderr,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024)),
+        )
     try:
         with Client(str(run_dir), connect_timeout_s=PATIENCE_S) as client:
             assert client.live()
@@ -307,4 +310,4 @@ def test_more_connections_than_descriptors_do_not_end_the_broker(tmp_path: Path)
         assert broker.wait(PATIENCE_S) == 0
     finally:
         broker.kill()
-        broker.wait()
+        print(f"broker: exit code {broker.wait()}\n{log.read_text()[-LOG_CHARACTERS_MAX:]}")
