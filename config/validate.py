@@ -281,11 +281,12 @@ def _instance_groups(config: ModelConfig) -> Iterator[Fault]:
             yield Fault(
                 f"{where}.gpus", f"expected GPU numbers from 0, got {list(group.gpus)}", "fix them"
             )
-        if group.kind == "KIND_CPU" and config.backend in GPU_ONLY_BACKENDS:
+        if group.kind not in ("KIND_AUTO", "KIND_GPU") and config.backend in GPU_ONLY_BACKENDS:
             yield Fault(
                 f"{where}.kind",
-                f'backend "{config.backend}" runs on GPUs only, got KIND_CPU',
-                "write kind: KIND_GPU",
+                f'backend "{config.backend}" runs on GPUs only: expected KIND_GPU, or KIND_AUTO, '
+                f"got {group.kind}",
+                "write kind: KIND_GPU, or leave it out",
             )
         yield from _profiles(where, group, config.backend)
     total = sum(max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_groups)

@@ -178,6 +178,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "negative count": (group(count=-1), "instance_group[0].count", "got -1"),
     "profile": (group(profile=["0"]), "instance_group[0].profile", "for TensorRT only"),
     "trt on cpu": ({"backend": "tensorrt", **group()}, "instance_group[0].kind", "GPUs only"),
+    "trt anywhere": (
+        {"backend": "tensorrt", **group(kind="KIND_MODEL")},
+        "instance_group[0].kind",
+        "expected KIND_GPU, or KIND_AUTO, got KIND_MODEL",
+    ),
     "parameter": (
         {"parameters": {"naiad.retry": {"string_value": "x"}}},
         'parameters["naiad.retry"]',

@@ -70,8 +70,9 @@ def test_a_gpu_that_is_not_there(directory: Path) -> None:
         TensorRTBackend(engines.importer).load(replace(engines.on_gpu(directory), device_id=3))
 
 
-def test_cpu_instances_are_refused(directory: Path) -> None:
-    assert "runs on GPUs only, got KIND_CPU" in load_fault(directory, kind="KIND_CPU")
+@pytest.mark.parametrize("kind", ["KIND_CPU", "KIND_MODEL"])
+def test_instances_without_a_gpu_of_their_own_are_refused(directory: Path, kind: str) -> None:
+    assert f"runs on GPUs only, got {kind}" in load_fault(directory, kind=kind)
 
 
 def test_one_of_the_modules_is_enough() -> None:

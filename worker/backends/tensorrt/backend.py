@@ -68,8 +68,10 @@ class TensorRTBackend:
 
     def load(self, instance: ModelInstance) -> ModelConfig:
         """Deserialise the engine, complete the config, take all memory that batches will need."""
-        if instance.kind == "KIND_CPU":
-            raise load_error('backend "tensorrt" runs on GPUs only, got KIND_CPU: use KIND_GPU')
+        if instance.kind != "KIND_GPU":
+            raise load_error(
+                f'backend "tensorrt" runs on GPUs only, got {instance.kind}: use KIND_GPU'
+            )
         strategy = instance.config.parameters.get(STRATEGY_PARAMETER, STRATEGIES[0])
         if strategy not in STRATEGIES:
             raise load_error(
