@@ -16,7 +16,7 @@ import click
 from naiad.cli.building import modules
 from naiad.cli.building.engine_builder import EngineBuilder, Limits
 from naiad.cli.building.files import config_path, read_cache, refuse_existing, write_whole
-from naiad.cli.building.plan_config import plan_config
+from naiad.cli.building.plan_config import BACKEND, plan_config
 from naiad.cli.building.profiles import (
     SYNTAX,
     Profile,
@@ -164,7 +164,9 @@ def build(
         complain(note)
     if write_config:
         write_whole(written, text.encode())
-        complain(f"{written}: written")
+        beside = os.path.dirname(written) != source.directory
+        choose = f"; `naiad serve --model-config-name {BACKEND}` reads it" if beside else ""
+        complain(f"{written}: written{choose}")
     else:
         click.echo(text, nl=False)
 

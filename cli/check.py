@@ -8,7 +8,14 @@ from dataclasses import replace
 import click
 
 from naiad.cli.exit_codes import ExitCode
-from naiad.cli.server_options import found, gpus_option, missing_gpu_option
+from naiad.cli.failure import CommandFailed
+from naiad.cli.server_options import (
+    auto_complete_option,
+    found,
+    gpus_option,
+    missing_gpu_option,
+    model_config_option,
+)
 from naiad.cli.streams import complain
 from naiad.config.engines import cpu_backends
 from naiad.config.model import ModelConfig
@@ -16,6 +23,7 @@ from naiad.config.model_directory import ScannedModel
 from naiad.config.model_file import model_file_faults
 from naiad.config.names import visible
 from naiad.config.repository import Scan, scan
+from naiad.config.settings import config_name_fault
 from naiad.config.surroundings import OnMissingGpu, Surroundings
 from naiad.worker.backends.registry import importable_backends
 
@@ -25,19 +33,31 @@ from naiad.worker.backends.registry import importable_backends
 @click.option("--json", "as_json", is_flag=True, help="Everything found, for programs.")
 @missing_gpu_option
 @gpus_option
+@model_config_option
+@auto_complete_option
 def check(
-    repository: tuple[str, ...], as_json: bool, on_missing_gpu: OnMissingGpu, gpus: str
+    repository: tuple[str, ...],
+    as_json: bool,
+    on_missing_gpu: OnMissingGpu,
+    gpus: str,
+    model_config_name: str,
+    disable_auto_complete_config: bool,
 ) -> ExitCode:
     """Find faults in the folders REPOSITORY: syntax with line and column, fields with their path,
     model files that cannot be any. What only loading shows is in docs/model_configuration.md.
 
     Exit code 0 when every model could be loaded, 1 when not, 2 when a folder is no repository.
     """
+    fault = config_name_fault(model_config_name)
+    if fault:
+        raise CommandFailed(fault, ExitCode.USAGE)
     surroundings = Surroundings(
         backends=importable_backends(),
         devices=found(gpus).devices,
         cpu_backends=cpu_backends(),
         on_missing_gpu=on_missing_gpu,
+        auto_complete=not disable_auto_complete_config,
+        config_name=model_config_name,
     )
     seen = scan(repository, surroundings=surroundings)
     seen = replace(seen, models=tuple(map(_with_files, seen.models)))

@@ -45,6 +45,25 @@ def gpus_option(command: Command) -> Command:
     )(command)
 
 
+def model_config_option(command: Command) -> Command:
+    """Adds --model-config-name."""
+    return click.option(
+        "--model-config-name",
+        default="",
+        metavar="NAME",
+        help="Prefer a model's configs/NAME.pbtxt to its config.pbtxt.",
+    )(command)
+
+
+def auto_complete_option(command: Command) -> Command:
+    """Adds --disable-auto-complete-config."""
+    return click.option(
+        "--disable-auto-complete-config",
+        is_flag=True,
+        hidden=True,  # rarely wanted; docs/tritonserver.md has it
+    )(command)
+
+
 def found(gpus: str) -> FoundGpus:
     """What --gpus stands for on this machine."""
     try:

@@ -1,6 +1,6 @@
 """The options of `naiad serve` that are rarely wanted: what Triton's users may bring along.
 
-They are hidden, so that --help fits a screen; docs/tritonserver.md has them, and docs/scheduling.md
+Most are hidden, so that --help fits a screen; docs/tritonserver.md has them, and docs/scheduling.md
 those for users.
 """
 
@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from naiad.cli.server_options import auto_complete_option, model_config_option
 from naiad.config.log_levels import FORMATS, INITIAL, VERBOSE_MAX
 from naiad.config.settings import USER_BYTES_MAX, USER_REQUESTS_MAX
 from naiad.protocol.messages import LogLevels
@@ -32,8 +33,8 @@ def _switch(name: str, default: bool) -> Callable[[Any], Any]:
 _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     click.option("--id", "identity", metavar="TEXT", hidden=True),
     _switch("--strict-readiness", True),
-    click.option("--disable-auto-complete-config", is_flag=True, hidden=True),
-    click.option("--model-config-name", metavar="NAME", hidden=True),
+    auto_complete_option,
+    model_config_option,
     click.option("--allow-file-override", is_flag=True, hidden=True),
     click.option("--log-verbose", type=click.IntRange(0, VERBOSE_MAX), default=0, hidden=True),
     _switch("--log-info", INITIAL.info),
@@ -52,7 +53,7 @@ def taken(given: dict[str, Any]) -> dict[str, Any]:
     return {
         "identity": given.pop("identity") or "",
         "strict_readiness": given.pop("strict_readiness"),
-        "config_name": given.pop("model_config_name") or "",
+        "config_name": given.pop("model_config_name"),
         "auto_complete": not given.pop("disable_auto_complete_config"),
         "allow_file_override": given.pop("allow_file_override"),
         "user_requests_max": given.pop("user_requests_max"),

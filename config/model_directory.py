@@ -23,7 +23,7 @@ from naiad.config.names import inner_path_fault, model_name_fault, printable, sp
 from naiad.config.normalise import complete, normalise
 from naiad.config.pbtxt import CONFIG_BYTES_MAX, FILE_NAME, Parsed, parse
 from naiad.config.proto_json import message_to_json, override_to_message
-from naiad.config.refusals import refusals
+from naiad.config.refusals import accelerator_warnings, refusals
 from naiad.config.refusals import warnings as config_warnings
 from naiad.config.surroundings import CPU_ONLY, Surroundings
 from naiad.config.validate import validate
@@ -183,9 +183,9 @@ def _model(
     if not choice.versions:
         faults.append(_no_version(name, directory, usable, warnings))
     normalised = normalise(completed.json, surroundings)
-    refused = refusals(
-        ModelConfig.from_json(normalised), surroundings.backends, surroundings.devices
-    )
+    placed = ModelConfig.from_json(normalised)
+    refused = refusals(placed, surroundings.backends, surroundings.devices)
+    warnings += accelerator_warnings(placed)
     return ScannedModel(
         name,
         directory,

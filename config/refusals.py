@@ -6,9 +6,15 @@ the operator would believe to be in force; hints on speed that are merely not fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from naiad.config.accelerators import (
+    GPU_ACCELERATORS,
+    accelerator_faults,
+    accelerator_name_fault,
+)
+from naiad.config.backend_parameters import parameter_warnings
 from naiad.config.backends import (
     ENSEMBLE,
     ENTRY_POINT_GROUP,
@@ -17,13 +23,17 @@ from naiad.config.backends import (
     SHAPE_TENSOR_BACKENDS,
     way_out,
 )
+from naiad.config.cuda_graphs import graph_warnings
 from naiad.config.faults import did_you_mean, listed
 from naiad.config.model import InstanceGroup, ModelConfig, messages
 from naiad.config.surroundings import gpu_devices
 
 RELEASE: Final = "not in this release"
-_ACCELERATORS: Final = {("onnxruntime", "KIND_GPU"): ("tensorrt", "cuda")}
-"""Those that are served, by backend and kind of instance."""
+_ACCELERATED_KINDS: Final = {
+    "gpu_execution_accelerator": "KIND_GPU",
+    "cpu_execution_accelerator": "KIND_CPU",
+}
+"""Which instances an accelerator is for."""
 _HOST_POLICIES_MEANT_ANYWAY: Final = ("", "cpu", "model")
 
 
@@ -61,7 +71,7 @@ def warnings(config: ModelConfig) -> list[str]:
     unfilled = [key for key, value in config.parameters.items() if "${" in value or "{{" in value]
     if unfilled:
         found.append(f"parameters with an unfilled template in their value: {listed(unfilled)}")
-    return found
+    return [*found, *parameter_warnings(config), *graph_warnings(config)]
 
 
 def _ensemble(config: ModelConfig) -> Iterator[str]:
@@ -207,22 +217,51 @@ def _is_default_host_policy(group: InstanceGroup) -> bool:
 
 
 def _accelerators(config: ModelConfig) -> Iterator[str]:
-    """An accelerator of a device that no instance is on would have no effect and passes."""
-    optimization = config.raw.get("optimization", {})
-    accelerators: dict[str, Any] = optimization.get("execution_accelerators", {})
-    kinds = {group.kind for group in config.instance_groups}
-    for key, kind in (
-        ("gpu_execution_accelerator", "KIND_GPU"),
-        ("cpu_execution_accelerator", "KIND_CPU"),
-    ):
-        names = [item.get("name", "") for item in messages(accelerators, key)]
-        served = _ACCELERATORS.get((config.backend, kind), ())
-        names = [name for name in names if name not in served]
-        if names and kind in kinds:
+    """An accelerator of a device that no instance is on, or of an engine, passes: see warnings."""
+    for key, kind in _ACCELERATED_KINDS.items():
+        if _no_use(config, kind):
+            continue
+        where = f"optimization.execution_accelerators.{key}"
+        takes = (config.backend, kind) == ("onnxruntime", "KIND_GPU")
+        for name, parameters in _accelerators_of(config, key):
+            if not takes:
+                yield (
+                    f"{where} {name}: accelerators are {RELEASE}; remove them to run with the "
+                    "backend's own execution"
+                )
+            elif name not in GPU_ACCELERATORS:
+                yield f"{where}: {accelerator_name_fault(name)}"
+            else:
+                for fault in accelerator_faults(name, parameters):
+                    yield f"optimization.execution_accelerators: {fault}"
+
+
+def accelerator_warnings(config: ModelConfig) -> Iterator[str]:
+    """Of a normalised config: accelerators without an effect, misspelt or not."""
+    for key, kind in _ACCELERATED_KINDS.items():
+        names = [name for name, _ in _accelerators_of(config, key)]
+        why = _no_use(config, kind)
+        if names and why:
             yield (
-                f"optimization.execution_accelerators.{key} {listed(names)}: accelerators are "
-                f"{RELEASE}; remove them to run with the backend's own execution"
+                f"optimization.execution_accelerators.{key} {listed(names)} has no effect: {why}"
             )
+
+
+def _no_use(config: ModelConfig, kind: str) -> str:
+    """Why accelerators for instances of this kind have no effect; empty when they would."""
+    if config.backend == "tensorrt":
+        return "the model is an engine, whose precision and memory were chosen when it was built"
+    kinds = {group.kind for group in config.instance_groups}
+    return "" if kind in kinds else f"no instance is {kind}"
+
+
+def _accelerators_of(config: ModelConfig, key: str) -> list[tuple[str, Mapping[str, str]]]:
+    """Names and parameters, in the order of the file."""
+    optimization = config.raw.get("optimization") or {}
+    accelerators: Mapping[str, Any] = optimization.get("execution_accelerators") or {}
+    return [
+        (item.get("name", ""), item.get("parameters") or {}) for item in messages(accelerators, key)
+    ]
 
 
 def _surroundings(config: ModelConfig) -> Iterator[str]:

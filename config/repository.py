@@ -15,8 +15,9 @@ from typing import Final, Literal
 from naiad.config.entries import DIRECTORY, FILE, is_broken_link, what_is_at
 from naiad.config.faults import Fault, did_you_mean, listed
 from naiad.config.model import Json
-from naiad.config.model_directory import ScannedModel, looks_like_model, read_model
+from naiad.config.model_directory import CONFIGS, ScannedModel, looks_like_model, read_model
 from naiad.config.names import model_name_fault, path_text_fault, printable
+from naiad.config.pbtxt import FILE_NAME
 from naiad.config.surroundings import CPU_ONLY, Surroundings
 
 MODELS_MAX: Final = 10_000
@@ -99,6 +100,8 @@ def scan(
     models = _without_too_many_labels(
         _model(name, places, surroundings, override) for name in dict.fromkeys(wanted)
     )
+    if names is None and models and surroundings.config_name:
+        notes += _unused_config_name(surroundings.config_name, models)
     missing = {
         name: _missing(name, repositories, places) for name in names or () if name not in places
     }
@@ -161,6 +164,14 @@ def _model(
         "keep one of them; until then neither is served",
     )
     return ScannedModel(name=name, directory=directories[0], faults=(fault,))
+
+
+def _unused_config_name(name: str, models: Sequence[ScannedModel]) -> list[str]:
+    """A note when no model has a configuration of the chosen name, which is then misspelt."""
+    file = f"{CONFIGS}/{name}.pbtxt"
+    if any(os.path.isfile(os.path.join(model.directory, file)) for model in models):
+        return []
+    return [f"no model has a {file}, so each is configured by its {FILE_NAME}"]
 
 
 def _missing(name: str, repositories: Sequence[str], known: Mapping[str, object]) -> str:

@@ -116,13 +116,22 @@ def server_name_fault(name: str) -> str | None:
     return None
 
 
+def config_name_fault(name: str) -> str | None:
+    """Why no configs/NAME.pbtxt can be of this name, or None."""
+    if len(name) > NAME_BYTES_MAX or "/" in name or " " in name or not name.isprintable():
+        return f"--model-config-name: expected a name without / and blanks, got {printable(name)}"
+    if name.endswith(".pbtxt"):
+        return f"--model-config-name: expected {name.removesuffix('.pbtxt')}, without .pbtxt"
+    return None
+
+
 def _names(settings: Settings) -> Iterator[str]:
     name_fault = server_name_fault(settings.name)
     if name_fault:
         yield name_fault
-    name = settings.config_name
-    if len(name) > NAME_BYTES_MAX or "/" in name or " " in name or not name.isprintable():
-        yield f"--model-config-name: expected a name without / and blanks, got {printable(name)}"
+    fault = config_name_fault(settings.config_name)
+    if fault:
+        yield fault
     if len(settings.identity) > NAME_BYTES_MAX or not settings.identity.isprintable():
         yield f"--id: expected at most {NAME_BYTES_MAX} printable characters"
     fault = path_fault(settings.run_dir)

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Final
 
+from naiad.config.backend_parameters import parameter_faults
 from naiad.config.backends import ENSEMBLE, GPU_ONLY_BACKENDS, PLATFORM_BACKEND, TELLS_NOTHING
+from naiad.config.cuda_graphs import graph_spec_faults
 from naiad.config.faults import Fault
 from naiad.config.model import DynamicBatching, InstanceGroup, ModelConfig, TensorConfig, messages
 from naiad.config.names import inner_path_fault, model_name_fault
@@ -37,6 +39,8 @@ def validate(config: ModelConfig, *, is_complete: bool = False) -> list[Fault]:
         *_scheduling(config),
         *_instance_groups(config),
         *read_parameters(config.parameters)[1],
+        *parameter_faults(config),
+        *graph_spec_faults(config, is_complete=is_complete),
         *_metrics(config),
     ]
 

@@ -6,26 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from naiad.cli.building.profiles import Profile, batch_sizes
+from naiad.config.backend_parameters import BACKEND_PARAMETERS
 from naiad.config.backends import BACKEND_PLATFORM
 from naiad.config.model import Json, ModelConfig
 
 BACKEND: Final = "tensorrt"
-ONNX_PARAMETERS: Final = frozenset(
-    {
-        "intra_op_thread_count",
-        "inter_op_thread_count",
-        "execution_mode",
-        "enable_mem_arena",
-        "enable_mem_pattern",
-        "memory.enable_memory_arena_shrinkage",
-        "cudnn_conv_algo_search",
-        "gpu_mem_limit",
-        "arena_extend_strategy",
-        "do_copy_in_default_stream",
-    }
-)
+ONNX_PARAMETERS: Final = BACKEND_PARAMETERS["onnxruntime"]
 """Said to ONNX Runtime alone."""
-ONNX_PARAMETER_PREFIX: Final = "session."
 ONNX_OPTIMIZATIONS: Final = ("graph", "execution_accelerators")
 
 
@@ -48,7 +35,7 @@ def plan_config(config: ModelConfig, filename: str, profiles: Sequence[Profile])
     json["parameters"] = {
         key: value
         for key, value in (json.get("parameters") or {}).items()
-        if key not in ONNX_PARAMETERS and not key.startswith(ONNX_PARAMETER_PREFIX)
+        if key not in ONNX_PARAMETERS.known and not key.startswith(ONNX_PARAMETERS.prefix)
     }
     optimization = json.get("optimization")
     if optimization:

@@ -27,6 +27,14 @@ _TYPE_SYNONYMS: Final = {
     "LONG": "TYPE_INT64",
 }
 
+_ENUM_SYNONYMS: Final = {
+    "HIGH": "PRIORITY_MAX",
+    "HIGHEST": "PRIORITY_MAX",
+    "LOW": "PRIORITY_MIN",
+    "LOWEST": "PRIORITY_MIN",
+    "NORMAL": "PRIORITY_DEFAULT",
+}
+
 FIELD_SYNONYMS: Final = {
     "datatype": "data_type",
     "dtype": "data_type",
@@ -81,4 +89,7 @@ def enum_hint(word: str, enum_name: str, known: list[str]) -> str:
     prefix = known[0].split("_")[0] + "_"
     if (prefix + bare).upper() in known:
         return f"did you mean {(prefix + bare).upper()}?"
+    synonym = _ENUM_SYNONYMS.get(bare.upper().removeprefix(prefix), "")
+    if synonym in known:
+        return f"did you mean {synonym}?"
     return did_you_mean(bare, known).replace('"', "") or f"write one of {', '.join(known)}"

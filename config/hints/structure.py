@@ -135,6 +135,8 @@ def unknown_field(scene: Scene) -> Finding | None:
     homes = list(_homes(scene.schema, name))
     if synonym in known:
         remedy = f'did you mean "{synonym}"?'
+    elif name + "s" in known or name.removesuffix("s") in known:
+        remedy = f'did you mean "{name + "s" if name + "s" in known else name[:-1]}"?'
     elif "" in homes and blocks:
         opening = blocks[-1].opening
         remedy = f'it belongs outside; is a "}}" missing for the "{{" at {opening.place}?'

@@ -22,7 +22,25 @@ _MARKED: Final = re.compile(
 _BARE: Final = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*|__\w+__")
 _IN_COMMENT: Final = re.compile(r"#\s?([A-Z][A-Z0-9_]{2,})\b")
 _NO_TEMPLATES: Final = frozenset(
-    {"TRUE", "FALSE", "YES", "NO", "GPU", "CPU", "AUTO", "MODEL", "INF"}
+    {
+        "TRUE",
+        "FALSE",
+        "YES",
+        "NO",
+        "GPU",
+        "CPU",
+        "AUTO",
+        "MODEL",
+        "INF",
+        "MAX",
+        "MIN",
+        "HIGH",
+        "HIGHEST",
+        "LOW",
+        "LOWEST",
+        "NORMAL",
+        "DEFAULT",
+    }
 )
 """Words in capitals that stand for a value, if not the right one."""
 _ENUM_PREFIXES: Final = ("TYPE_", "KIND_", "FORMAT_", "BATCH_", "CONTROL_", "PRIORITY_")

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from naiad.config.backend_parameters import OUTPUT_FAULTS
 from naiad.config.model import ModelConfig
 from naiad.protocol.errors import Code, ModelError, NaiadError
 from naiad.worker.backends.base import (
@@ -25,7 +26,6 @@ from naiad.worker.backends.base import (
     OutputTensor,
 )
 
-OUTPUT_FAULTS: Final = ("name", "datatype", "shape", "size", "missing", "count")
 _TROUBLE: Final = (
     "sleep_ms",
     "deaf_ms",

@@ -14,13 +14,15 @@ from typing import Any, Final
 
 import onnxruntime
 
+from naiad.config.accelerators import GPU_ACCELERATORS
+from naiad.config.backend_parameters import BACKEND_PARAMETERS
 from naiad.config.faults import listed
 from naiad.config.model import ModelConfig
 from naiad.protocol.datatypes import ITEM_BYTES
 from naiad.protocol.errors import Code, ModelError
 from naiad.worker.backends.base import ModelInstance
 from naiad.worker.backends.completion import DeclaredTensor
-from naiad.worker.backends.onnx_providers import CPU, GPU_ACCELERATORS, Provider, gpu_providers
+from naiad.worker.backends.onnx_providers import CPU, Provider, gpu_providers
 
 DEFAULT_FILENAME: Final = "model.onnx"
 LOG_FATAL_ONLY: Final = 4
@@ -99,10 +101,10 @@ def session_options(instance: ModelInstance) -> onnxruntime.SessionOptions:
     threads = max(0, instance.threads)
     options.intra_op_num_threads = _number(config, "intra_op_thread_count", threads)
     options.inter_op_num_threads = _number(config, "inter_op_thread_count", threads)
-    if _number(config, "execution_mode", 0, most=1) == 1:
+    if _number(config, "execution_mode", 0) == 1:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-    options.enable_cpu_mem_arena = _number(config, "enable_mem_arena", 1, most=1) == 1
-    options.enable_mem_pattern = _number(config, "enable_mem_pattern", 1, most=1) == 1
+    options.enable_cpu_mem_arena = _number(config, "enable_mem_arena", 1) == 1
+    options.enable_mem_pattern = _number(config, "enable_mem_pattern", 1) == 1
     optimization = config.raw.get("optimization") or {}
     level = (optimization.get("graph") or {}).get("level", 0)
     if level not in _GRAPH_LEVEL:
@@ -126,13 +128,14 @@ def _register_operators(options: onnxruntime.SessionOptions, library: Path) -> N
         raise load_error(f"model_operations: {library}: {reason(error)}") from error
 
 
-def _number(config: ModelConfig, key: str, default: int, *, most: int = 4096) -> int:
+def _number(config: ModelConfig, key: str, default: int) -> int:
     text = config.parameters.get(key)
     if text is None:
         return default
-    if text.strip().isdecimal() and int(text) <= most:
-        return int(text)
-    raise load_error(f'parameters["{key}"]: expected a whole number from 0 to {most}, got "{text}"')
+    fault = BACKEND_PARAMETERS["onnxruntime"].known[key].fault(text)
+    if fault:
+        raise load_error(f'parameters["{key}"]: {fault}')
+    return int(text)
 
 
 def run_options(config: ModelConfig) -> onnxruntime.RunOptions | None:

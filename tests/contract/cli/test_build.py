@@ -96,7 +96,9 @@ def test_the_config_is_written_and_nothing_is_replaced_unasked(
     directory = write_dense(tmp_path / "dense")
     (directory / "config.pbtxt").write_text('backend: "onnxruntime" max_batch_size: 8')
     assert built(directory, "--write-config") == ExitCode.DONE
-    assert capsys.readouterr().out == ""
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "written; `naiad serve --model-config-name tensorrt` reads it" in err
     made = config_of((directory / "configs" / "tensorrt.pbtxt").read_text())
     assert (made.backend, made.max_batch_size) == ("tensorrt", 8)
     before = (directory / "1" / "model.plan").stat()

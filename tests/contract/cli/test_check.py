@@ -160,3 +160,38 @@ def test_the_folder_of_one_model_is_told_from_a_repository(
     assert main(["check", str(tmp_path / "m")]) == ExitCode.USAGE
     said = capsys.readouterr().err
     assert f"give its parent '{tmp_path}' (to serve this one alone: `naiad serve --cont" in said
+
+
+def test_the_configuration_that_a_server_would_choose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = plant(tmp_path, f'backend: "identity" {X} {Y}')
+    configs = version.parent / "configs"
+    configs.mkdir()
+    (configs / "big.pbtxt").write_text("max_batch_size: x")
+    assert main(["check", str(tmp_path)]) == ExitCode.DONE
+    assert main(["check", str(tmp_path), "--model-config-name", "big"]) == ExitCode.FAILED
+    assert "configs/big.pbtxt:1:17: max_batch_size takes a whole number" in capsys.readouterr().out
+    assert main(["check", str(tmp_path), "--model-config-name", "bigg"]) == ExitCode.DONE
+    said = "note: no model has a configs/bigg.pbtxt, so each is configured by its config.pbtxt"
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["a/b", "big.pbtxt"])
+def test_a_name_that_no_configuration_can_have(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(tmp_path, f'backend: "identity" {X} {Y}')
+    for command in ("check", "serve"):
+        assert main([command, str(tmp_path), "--model-config-name", name]) == ExitCode.USAGE
+        assert "--model-config-name: expected " in capsys.readouterr().err
+
+
+def test_nothing_is_filled_in_where_a_server_would_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(plant(tmp_path, 'backend: "onnxruntime"'))
+    assert main(["check", str(tmp_path)]) == ExitCode.DONE
+    strict = ["check", str(tmp_path), "--disable-auto-complete-config"]
+    assert main(strict) == ExitCode.FAILED
+    assert "input, output not given" in capsys.readouterr().out

@@ -220,13 +220,16 @@ def test_free_sizes_need_a_spec(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 FAULTS = {
-    "rows": (spec(9), "graph_spec[0].batch_size is 9, expected 1 to 8"),
-    "no rows": (spec(0), "graph_spec[0].batch_size is 0, expected 1 to 8"),
+    "rows": (spec(9), "graph_spec[0].batch_size: expected 1 to 8, got 9"),
+    "no rows": (spec(0), "graph_spec[0].batch_size: expected 1 to 8, got 0"),
     "name": (spec(1, X=[4]), 'the model has no input "X"; did you mean "x"?'),
     "rank": (spec(1, x=[4, 4]), 'input "x": expected one size for each of [4], got [4, 4]'),
     "size": (spec(1, x=[5]), 'input "x": expected one size for each of [4], got [5]'),
-    "bound": (spec(4, 5), "graph_lower_bound.batch_size is 5, beyond the 4 of the spec"),
-    "no bound": (spec(4, 0), "graph_lower_bound.batch_size is 0, expected 1 to 8"),
+    "bound": (
+        spec(4, 5),
+        "lower_bound.batch_size: expected at most the 4 of the spec, got 5",
+    ),
+    "no bound": (spec(4, 0), "graph_lower_bound.batch_size: expected 1 to 8, got 0"),
 }
 
 

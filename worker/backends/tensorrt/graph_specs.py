@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from naiad.config.faults import did_you_mean, listed
+from naiad.config.cuda_graphs import graph_spec_faults
+from naiad.config.faults import listed
 from naiad.config.model import ModelConfig
 from naiad.worker.backends.tensorrt.engine import Binding, load_error
 from naiad.worker.backends.tensorrt.profiles import Shape
 
 DEFAULT_BATCH_SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16)
 """What Triton captures, and max_batch_size, where no graph_spec and no batcher say otherwise."""
-SPECS_MAX: Final = 256
-"""Each takes device memory, and seconds of the load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +43,9 @@ def graph_specs(
         return [], None
     dims = _dims(config, bindings)
     given = cuda.get("graph_spec") or []
-    if len(given) > SPECS_MAX:
-        raise load_error(
-            f"optimization.cuda.graph_spec: {len(given)}, expected {SPECS_MAX} at most"
-        )
+    fault = next(graph_spec_faults(config, is_complete=True), None)
+    if fault is not None:
+        raise load_error(str(fault))
     if given:
         return [_given(config, dims, spec, number) for number, spec in enumerate(given)], None
     free = [name for name, own in dims.items() if -1 in own]
@@ -88,35 +86,17 @@ def _given(
     config: ModelConfig, dims: Mapping[str, Shape], spec: Mapping[str, Any], number: int
 ) -> GraphSpec:
     where = f"optimization.cuda.graph_spec[{number}]"
-    rows = int(spec.get("batch_size", 0))
+    rows = least = int(spec.get("batch_size", 0))
     own = _dims_of(where, dims, spec.get("input") or {})
-    _check_rows(config, where, rows)
-    least = rows
     bound = spec.get("graph_lower_bound")
     if bound:
         least = int(bound.get("batch_size", 0))
-        _check_rows(config, f"{where}.graph_lower_bound", least)
-        if least > rows:
-            raise load_error(
-                f"{where}.graph_lower_bound.batch_size is {least}, beyond the {rows} of the spec"
-            )
         _dims_of(f"{where}.graph_lower_bound", dims, bound.get("input") or {})
     return GraphSpec(_whole(config, own, rows), rows, least)
 
 
-def _check_rows(config: ModelConfig, where: str, rows: int) -> None:
-    most = config.max_batch_size
-    least = 1 if most > 0 else 0
-    if not least <= rows <= max(0, most):
-        raise load_error(f"{where}.batch_size is {rows}, expected {least} to {max(0, most)}")
-
-
 def _dims_of(where: str, dims: Mapping[str, Shape], given: Mapping[str, Any]) -> dict[str, Shape]:
     """Those of the spec where it has them, else the config's."""
-    for name in given:
-        if name not in dims:
-            hint = did_you_mean(name, dims) or f"expected {listed(sorted(dims))}"
-            raise load_error(f'{where}.input: the model has no input "{name}"; {hint}')
     found = {}
     for name, own in dims.items():
         told = tuple(int(size) for size in (given.get(name) or {}).get("dim") or own)
