@@ -114,6 +114,25 @@ def write_classifier(directory: Path) -> Path:
     )
 
 
+def write_mixed(directory: Path) -> Path:
+    """p = a + b·M and q = p·N: rows of four sizes, and exact for small whole numbers."""
+    return write_model(
+        directory,
+        [
+            ("MatMul", ["b", "m"], ["bm"]),
+            ("Add", ["a", "bm"], ["p"]),
+            ("MatMul", ["p", "n"], ["q"]),
+        ],
+        [Tensor("a", "FP32", ["n", 4]), Tensor("b", "FP32", ["n", 2])],
+        [Tensor("p", "FP32", ["n", 4]), Tensor("q", "FP32", ["n", 3])],
+        initialisers={"m": MIXED_M, "n": MIXED_N},
+    )
+
+
+MIXED_M = np.arange(8, dtype=np.float32).reshape(2, 4) - 3
+MIXED_N = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+
+
 def write_blur(directory: Path) -> Path:
     """A convolution over pictures of any size."""
     kernel = np.linspace(-1, 1, 27, dtype=np.float32).reshape(1, 3, 3, 3)

@@ -24,6 +24,7 @@ from naiad.shm.cuda.errors import DRIVER_MODULE, RUNTIME_MODULE
 from naiad.shm.cuda.runtime import CudaRuntime, cuda_runtime
 from support import fake_cuda_driver
 from support import fake_cudart as base
+from support.fake_streams import Timing
 
 FOLDER = "FAKE_CUDA_FOLDER"
 HANDLE_BYTES = 64
@@ -114,14 +115,20 @@ _exported: dict[int, tuple[int, Shared]] = {}
 _opened: dict[bytes, tuple[Shared, int]] = {}
 """Others' memory by handle, and how often it is open."""
 _others: dict[bytes, Shared] = {}
+_before: dict[int, list[Shared]] = {}
+"""What was exported, or opened so often, on former devices. No real device is ever replaced: the
+addresses are in use until their owners, whom the garbage collection may find at any time, give them
+back."""
 
 
-def reset() -> base.Device:
+def reset(timing: Timing | None = None) -> base.Device:
     """A new device, nothing exported and nothing opened."""
+    for pages, count in (*((one, 1) for _, one in _exported.values()), *_opened.values()):
+        _before.setdefault(pages.address, []).extend([pages] * count)
     _exported.clear()
     _opened.clear()
     _others.clear()
-    return base.reset()
+    return base.reset(timing)
 
 
 def loaded() -> CudaRuntime:
@@ -204,11 +211,23 @@ def cudaMalloc(size: int) -> Any:
 @base._call(0)
 def cudaFree(devPtr: int) -> Any:
     exported = _exported.pop(devPtr, None)
-    if exported is None or base.device.memory.pop(devPtr, None) is None:
-        return base.cudaError_t.cudaErrorInvalidValue
+    if exported is None:
+        return _given_back(devPtr)
+    del base.device.memory[devPtr]
     path = exported[1].path
     if path is not None:
         path.unlink()
+    return None
+
+
+def _given_back(address: int) -> Any:
+    """Of a former device."""
+    pages = _before.get(address)
+    if not pages:
+        return base.cudaError_t.cudaErrorInvalidValue
+    pages.pop()
+    if not pages:
+        del _before[address]
     return None
 
 
@@ -236,14 +255,12 @@ def cudaIpcOpenMemHandle(handle: cudaIpcMemHandle_t, flags: int) -> Any:
 def cudaIpcCloseMemHandle(devPtr: int) -> Any:
     for raw, (pages, count) in _opened.items():
         if pages.address == devPtr:
-            for stream in base.device.streams.values():
-                stream.drain()
             _opened[raw] = pages, count - 1
             if count == 1:
                 del _opened[raw]
                 base.device.memory.pop(devPtr, None)
             return None
-    return base.cudaError_t.cudaErrorInvalidValue
+    return _given_back(devPtr)
 
 
 @base._call(1)
@@ -309,29 +326,21 @@ def cudaEventSynchronize(event: base.cudaEvent_t) -> Any:
     if isinstance(event, InterprocessEvent):
         event.wait()
     else:
-        assert event.done.wait(30)
+        base.device.timing.wait(event.done)
+    return _met_meanwhile()
 
 
 @base._call(0)
 def cudaStreamWaitEvent(stream: Any, event: base.cudaEvent_t, flags: int) -> Any:
     """Of an event as it was recorded last by now."""
     if isinstance(event, InterprocessEvent):
-        recorded = event.counts[0]
-        stream.add(functools.partial(_until, event, recorded))
+        stream.wait_until(functools.partial(_is_past, event, event.counts[0]))
     else:
-        done = event.done
-        stream.add(lambda: _wait(done))
+        stream.wait_for(event.done)
 
 
-def _until(event: InterprocessEvent, recorded: int) -> None:
-    deadline = time.monotonic() + 30
-    while event.counts[1] < recorded:
-        assert time.monotonic() < deadline, "nobody let the event happen"
-        time.sleep(0.0005)
-
-
-def _wait(done: Any) -> None:
-    assert done.wait(30)
+def _is_past(event: InterprocessEvent, recorded: int) -> bool:
+    return event.counts[1] >= recorded
 
 
 def cudaEventDestroy(event: base.cudaEvent_t) -> Any:
@@ -344,6 +353,11 @@ def cudaEventDestroy(event: base.cudaEvent_t) -> Any:
 def _destroy(event: InterprocessEvent) -> Any:
     if event.number and event.pages.path is not None:
         event.pages.path.unlink()
+
+
+def _met_meanwhile() -> Any:
+    """Whoever waits is told of what went wrong on the device."""
+    return base.cudaError_t(base.device.sticky) if base.device.sticky else None
 
 
 @base._call(0)
@@ -364,3 +378,4 @@ def cudaMemcpy(dst: int, src: int, count: int, kind: base.cudaMemcpyKind) -> Any
 def cudaStreamSynchronize(stream: Any) -> Any:
     if int(stream) in base.device.streams:
         base.device.streams[int(stream)].drain()
+    return _met_meanwhile()

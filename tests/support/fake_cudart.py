@@ -1,9 +1,9 @@
 """CUDA's runtime without a GPU: what cuda.bindings.runtime is to the TensorRT backend.
 
 Device memory is host memory of its own kind: copies are checked against what is allocated, and new
-memory is full of POISON. Streams are threads that work in order, so that whoever does not wait sees
-it. `device` is the one GPU: tests set what it has, and what goes wrong; of other processes they see
-the copies in the file FAKE_CUDART_JOURNAL. Held to the real module's
+memory is full of POISON. Streams work in order, and against those who do not wait for them
+(fake_streams.py). `device` is the one GPU: tests set what it has, and what goes wrong; of other
+processes they see the copies in the file FAKE_CUDART_JOURNAL. Held to the real module's
 signatures by tests/contract/backends/test_cuda_api.py. One long file, as what it stands in for is
 one module.
 """
@@ -14,14 +14,13 @@ import ctypes
 import functools
 import itertools
 import os
-import queue
-import threading
 from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
-from time import perf_counter
 from typing import Any
+
+from support.fake_streams import Entry, Order, Reached, Stream, Threads, Timing, Trap
 
 POISON = 0xCD
 ALIGNMENT = 256
@@ -71,56 +70,20 @@ class cudaDeviceAttr(IntEnum):
     cudaDevAttrComputeCapabilityMinor = 76
 
 
-class Trap(Exception):
-    """What a kernel does that goes wrong: every later call answers with this error."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
-
-
-class cudaStream_t:
-    """A thread that does what it is given in order, or a list of it while it is captured."""
-
-    def __init__(self, number: int, priority: int) -> None:
+class cudaStream_t(Stream):
+    def __init__(self, number: int, priority: int, flags: int) -> None:
+        super().__init__(device.timing, _trapped)
         self._number = number
         self.priority = priority
-        self.captured: list[Callable[[], None]] | None = None
-        self.is_capture_broken = False
-        self.pending = 0
-        """Tasks that are not done."""
-        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
+        self.flags = flags
+        device.timing.begun(self)
 
     def __int__(self) -> int:
         return self._number
 
-    def add(self, task: Callable[[], None]) -> None:
-        if self.captured is not None:
-            self.captured.append(task)
-        else:
-            self.pending += 1
-            self._tasks.put(task)
 
-    def drain(self) -> None:
-        assert self.captured is None
-        done = threading.Event()
-        self.add(done.set)
-        assert done.wait(30)
-
-    def end(self) -> None:
-        self._tasks.put(None)
-        self._thread.join(30)
-
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except Trap as trap:
-                device.sticky = trap.code
-            finally:
-                self.pending -= 1
+def _trapped(code: int) -> None:
+    device.sticky = code
 
 
 class cudaEvent_t:
@@ -128,26 +91,21 @@ class cudaEvent_t:
 
     def __init__(self, flags: int = cudaEventDisableTiming) -> None:
         self.flags = flags
-        self.done = threading.Event()
-        self.done.set()
-        self.reached_s = 0.0
-
-    def reach(self, done: threading.Event) -> None:
-        self.reached_s = perf_counter()
-        done.set()
+        self.done = Reached()
 
 
 class Graph:
     """What was captured."""
 
-    def __init__(self, tasks: list[Callable[[], None]]) -> None:
-        self.tasks = tasks
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
 
 
 class Device:
-    """The GPU and what is on it."""
+    """The GPU and what is on it. `timing`: when it does what it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: Timing) -> None:
+        self.timing = timing
         self.count = 1
         self.driver_error = 0
         self.capability = (9, 0)
@@ -191,22 +149,38 @@ class Device:
         """Whether these bytes lie within one allocation of device memory."""
         return _within(self.memory, address, size)
 
+    def reaches(self, address: int, size: int) -> bool:
+        """Whether it reads and writes these bytes of the host by itself."""
+        return _within(self.pinned, address, size) or _within(self.registered, address, size)
+
     def new_number(self) -> int:
         return next(self._numbers)
 
+    def settle(self) -> None:
+        """Wait until the streams have nothing to do."""
+        for stream in list(self.streams.values()):
+            stream.drain()
+
     def close(self) -> None:
-        for stream in self.streams.values():
+        for stream in list(self.streams.values()):
             stream.end()
 
 
-device = Device()
+device = Device(Threads())
+_registered_before: set[int] = set()
+"""Addresses that are registered on former devices."""
 
 
-def reset() -> Device:
-    """A new device, with nothing on it."""
+def reset(timing: Timing | None = None) -> Device:
+    """A new device, with nothing on it; streams work as late as they may if nobody says when.
+
+    No real device is ever replaced: what is registered on this one stays so until its owner, who
+    may be found by the garbage collection at any time, takes it back.
+    """
     global device
     device.close()
-    device = Device()
+    _registered_before.update(device.registered)
+    device = Device(Order() if timing is None else timing)
     return device
 
 
@@ -216,7 +190,7 @@ def _gpu() -> Device:
 
 
 def _within(memory: dict[int, tuple[int, Any]], address: int, size: int) -> bool:
-    return any(a <= address and address + size <= a + has for a, (has, _) in memory.items())
+    return any(a <= address and address + size <= a + has for a, (has, _) in [*memory.items()])
 
 
 def is_mapped(address: int) -> bool:
@@ -239,6 +213,7 @@ def _call(values: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             code = device.failure(function.__name__) or device.sticky or _uncapturable(function)
             if not code:
                 found = function(*arguments)
+                device.timing.called()
                 if isinstance(found, cudaError_t):
                     code = int(found)
                 else:
@@ -332,8 +307,9 @@ def cudaHostRegister(ptr: int, size: int, flags: int) -> Any:
 
 @_call(0)
 def cudaHostUnregister(ptr: int) -> Any:
-    if device.registered.pop(ptr, None) is None:
+    if device.registered.pop(ptr, None) is None and ptr not in _registered_before:
         return cudaError_t.cudaErrorHostMemoryNotRegistered
+    _registered_before.discard(ptr)
     device.read_only.discard(ptr)
     assert is_mapped(ptr), "it was unmapped while it was registered"
     return None
@@ -346,7 +322,7 @@ def cudaDeviceGetStreamPriorityRange() -> Any:
 
 @_call(1)
 def cudaStreamCreateWithPriority(flags: int, priority: int) -> Any:
-    stream = cudaStream_t(device.new_number(), priority)
+    stream = cudaStream_t(device.new_number(), priority, flags)
     device.streams[int(stream)] = stream
     return (stream,)
 
@@ -358,12 +334,7 @@ def cudaStreamDestroy(stream: cudaStream_t) -> Any:
 
 @_call(0)
 def cudaStreamWaitEvent(stream: cudaStream_t, event: cudaEvent_t, flags: int) -> Any:
-    done = event.done
-    stream.add(lambda: _reached(done))
-
-
-def _reached(done: threading.Event) -> None:
-    assert done.wait(30)
+    stream.wait_for(event.done)
 
 
 @_call(1)
@@ -375,13 +346,16 @@ def cudaEventCreateWithFlags(flags: int) -> Any:
 
 @_call(0)
 def cudaEventRecord(event: cudaEvent_t, stream: cudaStream_t) -> Any:
-    done = event.done = threading.Event()
-    stream.add(lambda: event.reach(done))
+    event.done = stream.record()
 
 
 @_call(0)
 def cudaEventQuery(event: cudaEvent_t) -> Any:
-    return None if event.done.is_set() else cudaError_t.cudaErrorNotReady
+    """It tells of what went wrong meanwhile."""
+    is_reached = device.timing.looked(event.done)
+    if device.sticky:
+        return cudaError_t(device.sticky)
+    return None if is_reached else cudaError_t.cudaErrorNotReady
 
 
 @_call(1)
@@ -390,7 +364,7 @@ def cudaEventElapsedTime(start: cudaEvent_t, end: cudaEvent_t) -> Any:
         return cudaError_t.cudaErrorInvalidValue
     if not (start.done.is_set() and end.done.is_set()):
         return cudaError_t.cudaErrorNotReady
-    return ((end.reached_s - start.reached_s) * 1e3,)
+    return ((end.done.at_s - start.done.at_s) * 1e3,)
 
 
 @_call(0)
@@ -405,17 +379,17 @@ def cudaStreamBeginCapture(stream: cudaStream_t, mode: cudaStreamCaptureMode) ->
 
 @_call(1)
 def cudaStreamEndCapture(stream: cudaStream_t) -> Any:
-    tasks, stream.captured = stream.captured, None
+    entries, stream.captured = stream.captured, None
     if stream.is_capture_broken:
         return cudaError_t.cudaErrorStreamCaptureInvalidated
-    graph = Graph(tasks or [])
+    graph = Graph(entries or [])
     device.graphs.add(graph)
     return (graph,)
 
 
 @_call(1)
 def cudaGraphInstantiate(graph: Graph, flags: int) -> Any:
-    found = Graph(graph.tasks)
+    found = Graph(graph.entries)
     device.graphs.add(found)
     return (found,)
 
@@ -427,8 +401,8 @@ def cudaGraphUpload(graphExec: Graph, stream: cudaStream_t) -> Any:
 
 @_call(0)
 def cudaGraphLaunch(graphExec: Graph, stream: cudaStream_t) -> Any:
-    for task in graphExec.tasks:
-        stream.add(task)
+    for entry in graphExec.entries:
+        stream.give(entry)
 
 
 @_call(0)
@@ -449,24 +423,39 @@ def cudaMemcpyAsync(
     if kind == cudaMemcpyKind.cudaMemcpyDeviceToDevice:
         if not (device.holds(dst, count) and device.holds(src, count)):
             return cudaError_t.cudaErrorInvalidValue
-        stream.add(lambda: _move(dst, src, count))
+        stream.add(lambda: _move_held(dst, src, count))
         return None
     to_device = kind == cudaMemcpyKind.cudaMemcpyHostToDevice
     host, on_device = (src, dst) if to_device else (dst, src)
     if not device.holds(on_device, count) or device.holds(host, count):
         return cudaError_t.cudaErrorInvalidValue
     device.copies.append(("in" if to_device else "out", host, count))
-    is_pinned = _within(device.pinned, host, count) or _within(device.registered, host, count)
+    is_pinned = device.reaches(host, count)
     if not to_device and any(a <= host < a + device.registered[a][0] for a in device.read_only):
         return cudaError_t.cudaErrorInvalidValue
     if to_device and not is_pinned:
         taken = ctypes.string_at(src, count)
         stream.add(lambda: _move(dst, taken, count))
         return None
-    stream.add(lambda: _move(dst, src, count))
-    if not is_pinned:
+    if is_pinned:
+        stream.add(lambda: _move_pinned(dst, src, count, host))
+    else:
+        stream.add(lambda: _move(dst, src, count))
         stream.drain()
     return None
+
+
+def _move_pinned(target: int, source: int, count: int, host: int) -> None:
+    """It must be pinned still."""
+    if not device.reaches(host, count):
+        raise Trap(cudaError_t.cudaErrorIllegalAddress)
+    _move(target, source, count)
+
+
+def _move_held(target: int, source: int, count: int) -> None:
+    if not (device.holds(target, count) and device.holds(source, count)):
+        raise Trap(cudaError_t.cudaErrorIllegalAddress)
+    _move(target, source, count)
 
 
 def _move(target: int, source: int | bytes, count: int) -> None:

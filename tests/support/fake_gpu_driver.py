@@ -16,7 +16,7 @@ import numpy as np
 
 from support import fake_cudart
 from support.fake_cuda_driver import CUresult, cuMemGetAddressRange  # noqa: F401
-from support.fake_cudart import Trap
+from support.fake_streams import Trap
 
 ENTRIES = re.compile(rb'(?:extern "C" __global__ void|\.entry) (\w+)')
 NAME = b"Fake GPU"

@@ -27,6 +27,7 @@ from naiad.shm.cuda.errors import DRIVER_MODULE, RUNTIME_MODULE
 from naiad.testing.server import Server, serve
 from support import fake_cuda_driver, fake_cuda_ipc
 from support.fake_cupy import Interfaced, values
+from support.fake_streams import Threads
 from support.front_door import Door, Given, GrpcDoor, HttpDoor, Refused, Shared
 from support.models import add_echo
 from support.planted import plant_cuda
@@ -92,7 +93,7 @@ def stock(server: Server, door: Door) -> Iterator[Any]:
 @pytest.fixture
 def memory(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceMemory]:
     monkeypatch.setenv(fake_cuda_ipc.FOLDER, str(shared))
-    device = fake_cuda_ipc.reset()
+    device = fake_cuda_ipc.reset(Threads())
     yield DeviceMemory()
     device.close()
 

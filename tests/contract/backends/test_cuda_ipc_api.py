@@ -87,3 +87,24 @@ def test_without_a_driver_the_real_one_is_missing_in_words() -> None:
         calls.cuda_runtime()
     with pytest.raises(RuntimeError):  # the kind that `allocation` expects of a missing driver
         driver.cuMemGetAddressRange(1)
+
+
+def test_a_late_owner_of_a_former_device_harms_nobody() -> None:
+    """The garbage collection finds what an earlier test had, when another has begun."""
+    fake_cuda_ipc.reset()
+    cuda = fake_cuda_ipc.loaded()
+    old = cuda.allocate(4096, 0)
+    opened = cuda.open_memory(fake_cuda_ipc.device_of_another(bytes(4096)), 0)
+    gpu = fake_cuda_ipc.reset()
+    new = cuda.allocate(4096, 0)
+    reopened = cuda.open_memory(fake_cuda_ipc.device_of_another(bytes(4096)), 0)
+    assert len({old, opened, new, reopened}) == 4
+    cuda.free(old, 0)
+    cuda.close_memory(opened, 0)
+    assert gpu.holds(new, 4096)
+    assert gpu.holds(reopened, 4096)
+    for again in (old, opened):
+        with pytest.raises(calls.CudaFault, match="CUDA error 1 "):
+            cuda.free(again, 0)
+    cuda.free(new, 0)
+    cuda.close_memory(reopened, 0)

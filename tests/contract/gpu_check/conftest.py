@@ -11,6 +11,7 @@ import pytest
 
 from support import fake_cuda_ipc, fake_gpu
 from support.fake_cudart import Device
+from support.fake_streams import Threads
 
 
 @pytest.fixture
@@ -21,6 +22,6 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     for name, fake in fake_gpu.MODULES.items():
         module = import_module(f"support.{fake}")
         monkeypatch.setitem(sys.modules, f"cuda.bindings.{name}", module)
-    device = fake_cuda_ipc.reset()
+    device = fake_cuda_ipc.reset(Threads())
     yield device
     device.close()

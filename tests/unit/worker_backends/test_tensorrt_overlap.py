@@ -19,7 +19,7 @@ from naiad.worker.backends.tensorrt.backend import TensorRTBackend
 from support import engines, fake_cudart
 from support.backend_requests import Served, place
 from support.engines import AFFINE, load, put_plan, random
-from support.waiting import wait_until
+from support.fake_streams import EARLY, LATE, Order
 
 Batch = Sequence[ModelRequest]
 
@@ -50,25 +50,21 @@ class Worker:
 
 
 @pytest.fixture
-def hold(tmp_path: Path) -> Path:
-    """While this file is there, kernels take their time."""
-    return tmp_path / "hold"
-
-
-@pytest.fixture
 def trip(tmp_path: Path) -> Path:
     return tmp_path / "trip"
 
 
 @pytest.fixture
-def worker(tmp_path: Path, gpu: fake_cudart.Device, hold: Path, trip: Path) -> Worker:
+def worker(tmp_path: Path, gpu: fake_cudart.Device, trip: Path) -> Worker:
     directory = engines.write_affine(tmp_path / "affine")
-    return Worker(load(put_plan(directory, AFFINE, hold=str(hold), trip=str(trip))))
+    return Worker(load(put_plan(directory, AFFINE, trip=str(trip))))
 
 
-def settled(gpu: fake_cudart.Device) -> None:
-    """Wait until the streams have nothing to do."""
-    wait_until(lambda: not any(one.pending for one in gpu.streams.values()), "idle streams")
+def copy_early(gpu: fake_cudart.Device) -> None:
+    """Copies in are made as soon as they may be, everything else as late as it may be."""
+    order = gpu.timing
+    assert isinstance(order, Order)
+    order.moods = (LATE, EARLY, LATE)
 
 
 def check(array: Any, answer: Any) -> None:
@@ -76,19 +72,21 @@ def check(array: Any, answer: Any) -> None:
 
 
 def test_the_next_batch_is_there_before_the_first_is_executed(
-    worker: Worker, gpu: fake_cudart.Device, hold: Path
+    worker: Worker, gpu: fake_cudart.Device
 ) -> None:
     served = worker.served
+    copy_early(gpu)
     first, second = random(1, 4), random(3, 4, seed=2)
     following = [served.request({"x": second})]
     worker.waiting = following
     copies = len(gpu.copies)
     assert len(gpu.moves) == copies
-    hold.touch()
+    executing = gpu.streams[min(gpu.streams)]
 
     def once_staged() -> None:
-        wait_until(lambda: len(gpu.moves) == copies + 2, "both copies in, and none out")
-        hold.unlink()
+        gpu.timing.called()
+        assert len(gpu.moves) == copies + 2, "both copies in, and none out"
+        assert executing.pending
 
     worker.once_staged = once_staged
     check(first, served.ask({"x": first}))
@@ -107,7 +105,7 @@ def test_the_next_batch_is_executed_ahead_and_its_results_wait_for_their_turn(
     served.ask({"x": random(1, 4)})
     context = served.backend._paths[0].executor._context  # type: ignore[attr-defined]
     assert context.executions == 3  # with the warm-up
-    settled(gpu)
+    gpu.settle()
     assert not own.any()
     (answer,) = served.answers(*following)
     check(array, answer)
@@ -238,9 +236,9 @@ def test_a_kernel_that_traps_ahead_ends_the_worker(worker: Worker, trip: Path) -
 
 
 def test_groups_of_one_batch_overlap(tmp_path: Path, gpu: fake_cudart.Device) -> None:
-    hold = tmp_path / "hold"
+    copy_early(gpu)
     profiles = [{"image": [[1, 3, 4, 4], [2, 3, 8, 8], [4, 3, 16, 16]]}]
-    directory = put_plan(engines.write_blur(tmp_path / "blur"), profiles, hold=str(hold))
+    directory = put_plan(engines.write_blur(tmp_path / "blur"), profiles)
     served = load(directory)
     images = [random(1, 3, size, size) for size in (4, 8, 4)]
     requests = [served.request({"image": image}) for image in images]
@@ -249,12 +247,12 @@ def test_groups_of_one_batch_overlap(tmp_path: Path, gpu: fake_cudart.Device) ->
 
     def staged(piece: Any) -> None:
         stage(piece)
-        wait_until(lambda: len(gpu.moves) == before + 2, "a copy in of each group")
-        hold.unlink()
+        had.append(len(gpu.moves) - before)
 
     served.backend._pipeline.stage = staged  # type: ignore[attr-defined]
-    hold.touch()
+    had: list[int] = []
     answers = served.answers(*requests)
+    assert had == [2], "a copy in of each group, and none out"
     kinds = [kind for kind, _, _ in gpu.copies[before:]]
     assert kinds == ["in", "out", "in", "out"]
     for image, answer in zip(images, answers, strict=True):
