@@ -465,6 +465,7 @@ def test_a_grace_period_serves_on_but_is_not_ready(tmp_path: Path) -> None:
     add_identity(tmp_path, "identity", max_batch_size=8)
     with serve(tmp_path, arguments=["--http-port", "0", "--grace-seconds", "1.5"]) as server:
         caller = Caller(server)
+        assert caller.infer()[0] == 200  # the gateway is up
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: caller("GET", "/v2/health/ready")[0] == 503, "not ready")
         assert caller("GET", "/v2/health/live")[0] == 200

@@ -15,9 +15,12 @@ from naiad.cli.failure import CommandFailed
 from naiad.cli.perf_inputs import random_inputs
 from naiad.protocol.errors import ModelError
 
-BEGUN_NS = time.perf_counter_ns() + 10**12
-"""When every warm-up is over."""
 NOTHING: dict[str, Any] = {"model_stats": []}
+
+
+def begun_ns() -> int:
+    """When the warm-up of whatever was made by now is over."""
+    return time.perf_counter_ns() + 10**12
 
 
 def statistics(**parts: int) -> dict[str, Any]:
@@ -40,7 +43,7 @@ def test_the_warm_up_does_not_count() -> None:
     tally.samples.append(10**9)
     tally.tick(0)
     assert len(tally.samples) == 1
-    tally.tick(BEGUN_NS)
+    tally.tick(begun_ns())
     assert len(tally.samples) == 0
     tally.samples.extend(range(1000, 101_000, 1000))
     found = tally.measurement(4, NOTHING, NOTHING)
@@ -50,7 +53,7 @@ def test_the_warm_up_does_not_count() -> None:
 
 def test_who_gets_no_turn_for_long_still_measures_the_whole_time() -> None:
     tally = Tally(0.2)
-    late_ns = time.perf_counter_ns() + 10**12
+    late_ns = begun_ns()
     assert late_ns < tally.end_ns, "nothing may end before it counted"
     tally.tick(late_ns)
     assert tally.end_ns == late_ns + 200_000_000
@@ -59,12 +62,12 @@ def test_who_gets_no_turn_for_long_still_measures_the_whole_time() -> None:
 def test_very_many_latencies_are_counted_in_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closed_loop, "SAMPLES_MAX", 1000)
     tally = Tally(1.0)
-    tally.tick(BEGUN_NS)
+    tally.tick(begun_ns())
     generator = np.random.default_rng(1)
     every = generator.integers(50_000, 5_000_000, 10_500)
     for chunk in np.split(every, 21):
         tally.samples.extend(int(value) for value in chunk)
-        tally.tick(BEGUN_NS)
+        tally.tick(begun_ns())
         assert len(tally.samples) < 1000
     found = tally.measurement(1, NOTHING, NOTHING)
     expected = np.percentile(every, (50, 90, 99)) / 1e3
