@@ -13,6 +13,8 @@ from naiad.protocol.messages import Parameters, Sequence
 
 ANY_VERSION: Final = -1
 """The newest version that is ready."""
+TENSORS_MAX: Final = 1024
+"""Inputs of a call, and outputs: more would not fit into one message."""
 
 
 class RegionPart(NamedTuple):

@@ -46,7 +46,7 @@ from naiad.gateway.http_template import (
 )
 from naiad.gateway.inflating import inflated_in_budget
 from naiad.gateway.json_tensors import from_json, to_json
-from naiad.gateway.large_json import TENSOR_BYTES_MIN, TEXT_BYTES_MIN, LargeJson
+from naiad.gateway.large_json import LIGHT_BYTES, TENSOR_BYTES_MIN, LargeJson, is_light
 from naiad.gateway.pending import Outcome, prepared
 from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.users import NOBODY, User, UserHeaders
@@ -114,7 +114,7 @@ class Inference:
         route, _, is_slow, json_bytes, user = plan
         body = request.body
         size = len(body)
-        if is_slow or (size >= TEXT_BYTES_MIN and _json_bytes(request, size) >= TEXT_BYTES_MIN):
+        if is_slow or (size > LIGHT_BYTES and not is_light(body, _json_bytes(request, size))):
             work = partial(self._slowly, plan, request, connection.is_local)
             return asyncio.get_running_loop().create_task(replied(connection, work))
         try:
@@ -220,7 +220,7 @@ class Inference:
             call = raw_call(route.model, route.version, body, config)
         else:
             length = json_length(request.head.header(_LENGTH), len(body), limit_bytes)
-            if length < TEXT_BYTES_MIN:
+            if is_light(body, length):
                 call = self._call(route, request, body, is_local)
             else:
                 call = await self._large.call(

@@ -44,7 +44,7 @@ def parsed_object(text: bytes, position: Callable[[int], int] = int) -> Json:
             f"failed to parse the request JSON buffer: expected an object, got {kind_of(found)}"
         )
     if b"\\ud" in text or b"\\uD" in text:
-        _check_unicode(found)
+        check_unicode(found)
     return found
 
 
@@ -58,11 +58,14 @@ def parsed(text: bytes, position: Callable[[int], int] = int) -> Any:
     except RecursionError:
         raise nested_too_deeply() from None
     except ValueError as fault:
-        reason = getattr(fault, "msg", None) or getattr(fault, "reason", None) or str(fault)
-        where = position(getattr(fault, "pos", getattr(fault, "start", 0)))
-        raise RequestError(
-            f"failed to parse the request JSON buffer: {reason} at {where}"
-        ) from None
+        raise no_json(fault, position) from None
+
+
+def no_json(fault: ValueError, position: Callable[[int], int]) -> RequestError:
+    """What json, or the decoding of its text, has found. `position`: see `parsed`."""
+    reason = getattr(fault, "msg", None) or getattr(fault, "reason", None) or str(fault)
+    where = position(getattr(fault, "pos", getattr(fault, "start", 0)))
+    return RequestError(f"failed to parse the request JSON buffer: {reason} at {where}")
 
 
 def nested_too_deeply() -> RequestError:
@@ -72,7 +75,12 @@ def nested_too_deeply() -> RequestError:
     )
 
 
-def _check_unicode(found: Json) -> None:
+def may_have_halves(text: str) -> bool:
+    """Whether `check_unicode` may find something in what this text means."""
+    return "\\ud" in text or "\\uD" in text
+
+
+def check_unicode(found: Any) -> None:
     """Half of a surrogate pair makes a string that nobody can send on."""
     try:
         json.dumps(found, ensure_ascii=False).encode()

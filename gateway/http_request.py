@@ -104,9 +104,14 @@ def call_of(
     place: tuple[Arena, int] | None,
 ) -> InferCall:
     """The same with its JSON as parsed."""
-    reader = _Reader(model, body, length, from_json, limit_bytes, place)
-    inputs = tuple([reader.input(one) for one in array_of(found, "inputs")])
+    reader = Inputs(model, body, length, from_json, limit_bytes, place)
+    inputs = [reader.input(one) for one in array_of(found, "inputs")]
     reader.check_end()
+    return call_with(found, model, version, tuple(inputs))
+
+
+def call_with(found: Json, model: str, version: int, inputs: tuple[CallInput, ...]) -> InferCall:
+    """The same with its inputs as read."""
     outputs: tuple[CallOutput, ...] = ()
     if "outputs" in found:
         outputs = tuple([output_of(one) for one in array_of(found, "outputs")])
@@ -128,7 +133,7 @@ def call_of(
     )
 
 
-class _Reader:
+class Inputs:
     """Walks through the inputs and, beside them, through the binary part of the body."""
 
     __slots__ = ("_body", "_from_json", "_limit_bytes", "_model", "_offset", "_place")

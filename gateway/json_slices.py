@@ -19,16 +19,22 @@ from naiad.protocol.errors import RequestError
 
 SLICE_BYTES: Final = 64 * 1024
 """Of text: about 2 ms."""
+SLICE_MARKS_MAX: Final = 8192
+"""Commas, quotes and opening brackets in a slice: short elements cost far more than their bytes."""
+WHOLE_BYTES_MAX: Final = 2 * SLICE_BYTES
+"""Of a slice that is parsed at once. A longer one has one element: see json_strings."""
 ARRAY_BYTES_MIN: Final = 256
 """Shorter arrays are not taken out."""
 REST_BYTES_MAX: Final = 256 * 1024
-"""Of a text besides those arrays, which is parsed at once: 20 ms, and 50 for all it can mean."""
+"""Of a text besides those arrays: what it is parsed to takes up to 20 times its size."""
 ARRAYS_MAX: Final = 1024
 """Called `data` in one text."""
 _FIRST_BYTES: Final = 1024
 """Of an array that are looked at first: most of those of a text with many are short."""
 _BLOCK_BYTES: Final = 4096
 """Whose brackets are looked at together."""
+_BRACKETS_MAX: Final = 4096
+"""Opening ones in a slice: finding where they belong costs far more than parsing them."""
 _COMMAS_MAX: Final = 64
 """That are looked at for one cut."""
 _SPACE_BYTES_MAX: Final = 128
@@ -49,14 +55,19 @@ class Slice(NamedTuple):
     depth_before: int
     depth_behind: int
 
-    def text(self, whole: memoryview) -> bytes:
-        """An array of its own."""
+    def text(self, elements: bytes | memoryview) -> bytes:
+        """An array of its own, of these elements."""
         before, behind = b"[" * (1 + self.depth_before), b"]" * (1 + self.depth_behind)
-        return b"".join((before, whole[self.start : self.end], behind))
+        return b"".join((before, elements, behind))
 
     def position(self, found: int) -> int:
-        """In the whole text, of a position in that of the slice."""
-        return self.start + min(max(0, found - 1 - self.depth_before), self.end - self.start)
+        """Among its elements, of a position in that array."""
+        return min(max(0, found - 1 - self.depth_before), self.end - self.start)
+
+    @property
+    def is_long(self) -> bool:
+        """It cannot be parsed at once, and is one element."""
+        return self.end - self.start > WHOLE_BYTES_MAX
 
 
 class Cut:
@@ -129,6 +140,7 @@ def _slices(text: memoryview, start: int) -> Generator[None, None, list[Slice]]:
     slices: list[Slice] = []
     first, first_depth, depth = start, 0, 0
     is_inside = False  # of a string, at `start`
+    before = b""  # the last byte between `first` and `start` that is no space
     size = _FIRST_BYTES
     while True:
         window = _window(text, start, size)
@@ -137,30 +149,39 @@ def _slices(text: memoryview, start: int) -> Generator[None, None, list[Slice]]:
         length, depth_behind = _end_of_array(bare, depth)
         if length < 0 and stop == len(text):  # without an end; the parser says so
             length = len(bare)
-        if length >= 0:
+        if length >= 0 and (first == start or _first_cut(bare[:length], before) < 0):
             slices.append(Slice(first, start + length, first_depth, 0))
             return slices
         if size == _FIRST_BYTES:
             size = SLICE_BYTES
             continue
-        length = _last_cut(bare)
-        if length:
+        size = min(SLICE_BYTES, 2 * len(window))
+        # What has begun in an earlier window is long: nothing else comes into its slice.
+        length = _last_cut(bare) if first == start else _first_cut(bare, before)
+        if length >= 0:
             depth += bare.count(b"[", 0, length) - bare.count(b"]", 0, length)
             slices.append(Slice(first, start + length, first_depth, depth))
             start += length + 1
-            first, first_depth, is_inside = start, depth, False
+            first, first_depth, is_inside, before = start, depth, False, b""
         else:
             start, depth, is_inside = stop, depth_behind, ends_inside
+            before = bare.rstrip()[-1:] or before
         yield
 
 
 def _window(text: memoryview, start: int, size: int) -> bytes:
-    """So much of it, or a byte less, which belongs to an escape."""
+    """So much of it, less if there is much in it, and without the half of an escape."""
     window = bytes(text[start : start + size])
-    if window.endswith(b"\\") and start + size < len(text):
+    while _marks(window) > SLICE_MARKS_MAX or window.count(b"[") > _BRACKETS_MAX:
+        window = window[: len(window) // 2]
+    if window.endswith(b"\\") and start + len(window) < len(text):
         backslashes = len(window) - len(window.rstrip(b"\\"))
         window = window[: len(window) - backslashes % 2]
     return window
+
+
+def _marks(window: bytes) -> int:
+    return window.count(b",") + window.count(b'"') + window.count(b"[")
 
 
 def _without_strings(window: bytes, is_inside: bool) -> tuple[bytes, bool]:
@@ -207,15 +228,29 @@ def _unmatched(block: bytes) -> bytes:
 
 
 def _last_cut(bare: bytes) -> int:
-    """Where the last comma is that has an element on both sides; 0: nowhere."""
+    """Where the last comma is that has an element on both sides; -1: nowhere."""
     position = len(bare)
     for _ in range(_COMMAS_MAX):
         position = bare.rfind(b",", 0, position)
-        if position <= 0:
-            return 0
-        before = bare[max(0, position - _SPACE_BYTES_MAX) : position].rstrip()[-1:]
-        behind = bare[position + 1 : position + 1 + _SPACE_BYTES_MAX].lstrip()[:1]
-        is_behind_one = before and before not in _NEVER_BEFORE_COMMA
-        if is_behind_one and behind and behind not in _NEVER_BEHIND_COMMA:
+        if position < 0 or _is_between(bare, position, b""):
             return position
-    return 0
+    return -1
+
+
+def _first_cut(bare: bytes, before: bytes) -> int:
+    """Where the first such comma is. `before`: what precedes `bare`."""
+    position = -1
+    for _ in range(_COMMAS_MAX):
+        position = bare.find(b",", position + 1)
+        if position < 0 or _is_between(bare, position, before):
+            return position
+    return -1
+
+
+def _is_between(bare: bytes, position: int, before: bytes) -> bool:
+    """Whether the comma there has an element on both sides."""
+    start = max(0, position - _SPACE_BYTES_MAX)
+    before = bare[start:position].rstrip()[-1:] or (b"" if start else before)
+    behind = bare[position + 1 : position + 1 + _SPACE_BYTES_MAX].lstrip()[:1]
+    is_behind_one = before and before not in _NEVER_BEFORE_COMMA
+    return bool(is_behind_one and behind and behind not in _NEVER_BEHIND_COMMA)

@@ -135,11 +135,22 @@ def _bytes_of_texts(name: str, flat: list[str]) -> bytes:
             item = text.encode()
             parts += (len(item).to_bytes(LENGTH_PREFIX_BYTES, "little"), item)
     except UnicodeEncodeError as fault:
-        raise RequestError(
-            f"Unable to parse 'data': input '{name}' has a string that is not Unicode:"
-            f" {fault.reason}"
-        ) from None
+        raise _no_unicode(name, fault) from None
     return b"".join(parts)
+
+
+def text_bytes(name: str, text: str) -> bytes:
+    """Those of a string, or of a part. Raises RequestError for what is not Unicode."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as fault:
+        raise _no_unicode(name, fault) from None
+
+
+def _no_unicode(name: str, fault: UnicodeEncodeError) -> RequestError:
+    return RequestError(
+        f"Unable to parse 'data': input '{name}' has a string that is not Unicode: {fault.reason}"
+    )
 
 
 def to_json(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> bytes:

@@ -13,10 +13,12 @@ from collections.abc import Generator
 from typing import Any, Final, NamedTuple, TypeVar
 
 from naiad.client.requests import Buffer
-from naiad.gateway.calls import Arena, InferCall
-from naiad.gateway.http_parameters import parsed, parsed_object
-from naiad.gateway.http_request import call_of
-from naiad.gateway.json_slices import Slice, cut_out
+from naiad.gateway.calls import Arena, CallInput, InferCall
+from naiad.gateway.http_parameters import Json, array_of, nested_too_deeply, no_json, parsed
+from naiad.gateway.http_request import Inputs, call_with
+from naiad.gateway.json_members import members
+from naiad.gateway.json_slices import Cut, Slice, cut_out
+from naiad.gateway.json_strings import LongString
 from naiad.gateway.json_tensors import (
     check_count,
     check_readable,
@@ -24,22 +26,43 @@ from naiad.gateway.json_tensors import (
     from_json,
     nested_unevenly,
     packed,
+    text_bytes,
     text_slices,
 )
 from naiad.gateway.pending import over_budget
-from naiad.protocol.datatypes import element_count
+from naiad.protocol.datatypes import LENGTH_PREFIX_BYTES, element_count
 
-TEXT_BYTES_MIN: Final = 128 * 1024
-"""Of a request's JSON; smaller ones are read at once, in a few milliseconds."""
+LIGHT_BYTES: Final = 4 * 1024
+"""Of a request's JSON that is read at once whatever it says: 1 ms."""
+TEXT_BYTES_MIN: Final = 64 * 1024
+"""Of one that is never read at once; in between it depends on what is in it."""
+COST_MAX: Final = 8192
+"""Of a text that is read at once: so many numbers take 2 ms, from their digits to a tensor."""
+_KEY_COST: Final = 4
+_OBJECT_COST: Final = 45
+"""Reading one takes so many times as long as a number: each may be an input."""
+INPUTS_PER_STEP: Final = 64
+"""Of a call, that are looked at at once: 1 ms."""
 TENSOR_BYTES_MIN: Final = 32 * 1024
 """Of an output that is written as JSON, likewise."""
 UNDER_WAY_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of JSON that is being read and of tensors that are being written; beyond, requests are refused.
 A tensor takes up to five times its size as text."""
 _MARK_BYTES: Final = 16
+_KNOWN: Final = frozenset({"id", "inputs", "outputs", "parameters"})
+"""Members of a request."""
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
+
+
+def is_light(body: Buffer, length: int) -> bool:
+    """Whether the JSON, the first `length` bytes, may be read at once: it takes 3 ms at most."""
+    if length <= LIGHT_BYTES or length >= TEXT_BYTES_MIN:
+        return length <= LIGHT_BYTES
+    text = bytes(body[:length])
+    cost = text.count(b",") + text.count(b"[") + _KEY_COST * text.count(b":")
+    return cost + _OBJECT_COST * text.count(b"{") <= COST_MAX
 
 
 class LargeJson:
@@ -117,12 +140,31 @@ def _call(
         inputs.append(_Input(name, datatype, shape, slices, bytearray()))
         return inputs[-1].found
 
-    found = parsed_object(cut.rest, cut.position)
+    found = yield from _walked(cut)
     yield
-    call = call_of(found, model, version, body, length, converted, limit_bytes, place)
-    for one in inputs:
-        yield from _filled(one, text)
+    reader = Inputs(model, body, length, converted, limit_bytes, place)
+    read: list[CallInput] = []
+    for count, one in enumerate(array_of(found, "inputs"), 1):
+        read.append(reader.input(one))
+        if count % INPUTS_PER_STEP == 0:
+            yield
+    reader.check_end()
+    call = call_with(found, model, version, tuple(read))
+    for input_ in inputs:
+        yield from _filled(input_, text)
+    yield
     return call
+
+
+def _walked(cut: Cut) -> Steps[Json]:
+    """What stands beside the arrays. Raises RequestError as `parsed_object` does."""
+    try:
+        found = yield from members(cut.rest.decode(), _KNOWN)
+    except RecursionError:
+        raise nested_too_deeply() from None
+    except ValueError as fault:
+        raise no_json(fault, cut.position) from None
+    return found
 
 
 def _filled(one: _Input, text: memoryview) -> Steps[None]:
@@ -133,16 +175,40 @@ def _filled(one: _Input, text: memoryview) -> Steps[None]:
     count, depth = 0, -1
     for part in slices:
         yield
-        nested, flat = flattened(name, parsed(part.text(text), part.position))
+        string = LongString(text, part.start, part.end) if part.is_long else None
+        nested, flat = flattened(name, _elements(part, string, text))
         if not flat:
             continue
         if depth not in (-1, nested):
             raise nested_unevenly(name)
         depth = nested
         count += len(flat)
-        if count <= count_max:  # else only how many there are is of interest
-            found += packed(name, datatype, flat)
+        if count > count_max:  # only how many there are is of interest
+            continue
+        start = len(found)
+        found += packed(name, datatype, flat)
+        if string is not None:
+            for piece in string.pieces():
+                found += text_bytes(name, piece)
+                yield
+            size = len(found) - start - LENGTH_PREFIX_BYTES
+            found[start : start + LENGTH_PREFIX_BYTES] = size.to_bytes(
+                LENGTH_PREFIX_BYTES, "little"
+            )
     check_count(name, shape, count)
+
+
+def _elements(part: Slice, string: LongString | None, text: memoryview) -> list[Any]:
+    """Those of a slice; of a long one an empty string, which its string is to fill."""
+    if string is None:
+        start = part.start
+        whole: bytes | memoryview = text[start : part.end]
+        found = parsed(part.text(whole), lambda at: start + part.position(at))
+    else:
+        long = string
+        found = parsed(part.text(long.around), lambda at: long.position(part.position(at)))
+    elements: list[Any] = found
+    return elements
 
 
 def _text(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> Steps[list[bytes]]:

@@ -29,6 +29,7 @@ from naiad.client.requests import (
 )
 from naiad.client.results import InferResult
 from naiad.gateway.calls import (
+    TENSORS_MAX,
     AnswerOutput,
     ArenaPart,
     CallOutput,
@@ -49,8 +50,6 @@ Done = Callable[[Outcome], None]
 
 SERVER_FULL: Final = "the server's budget for this gateway is used up"
 
-TENSORS_MAX: Final = 1024
-"""Inputs of a call, and outputs: more would not fit into one message."""
 _PLACE_MAX: Final = 2**63
 
 
