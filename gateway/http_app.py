@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from naiad.gateway import http_routes, uploads
+from naiad.client.requests import Buffer
+from naiad.gateway import http_routes
 from naiad.gateway.access import Access, elsewhere
 from naiad.gateway.http_connection import HttpConnection, Work
 from naiad.gateway.http_infer import Inference, InferPlan, replied
@@ -37,6 +38,7 @@ from naiad.gateway.http_parameters import (
 from naiad.gateway.http_request import checked_size
 from naiad.gateway.http_routes import Route
 from naiad.gateway.http_status import HttpError, from_fault
+from naiad.gateway.large_load import load_parameters
 from naiad.gateway.page.document import document
 from naiad.gateway.page.watch import Watch
 from naiad.gateway.phase import Phase
@@ -90,7 +92,6 @@ class HttpApp:
             "model_config": self._model_config,
             "statistics": self._statistics,
             "index": self._index,
-            "load": self._load,
             "unload": self._unload,
             "shm_status": self._shm_status,
             "shm_register": self._shm_register,
@@ -114,7 +115,7 @@ class HttpApp:
                 plan = self._inference.plan(route, head)
                 head.plan = plan
                 return self._inference.begin(plan, request, connection)
-            given = self._body(route, request)
+            work = self._work(route, request)
         except HttpError as fault:
             connection.reply(error_response(fault))
             return None
@@ -122,10 +123,15 @@ class HttpApp:
             connection.reply(error_response(from_fault(fault)))
             return None
         LOG.debug("%s %s", head.method, head.path.decode("latin-1"))
-        work = partial(self._work, route, given)
         return asyncio.get_running_loop().create_task(replied(connection, work))
 
-    async def _work(self, route: Route, given: Json) -> Response:
+    def _work(self, route: Route, request: HttpRequest) -> Callable[[], Awaitable[Response]]:
+        """What is to be awaited. Raises HttpError and RequestError."""
+        if route.name == "load":
+            return partial(self._load, route, self._content(route, request))
+        return partial(self._handled, route, self._body(route, request))
+
+    async def _handled(self, route: Route, given: Json) -> Response:
         if http_routes.CATEGORIES[route.name] != ("health",):
             await self._plane.turns.turn()
         return await self._handlers[route.name](route, given)
@@ -175,28 +181,33 @@ class HttpApp:
                 403, f"{name} is not allowed from web pages (the request has an Origin)"
             )
 
-    def _body(self, route: Route, request: HttpRequest) -> Json:
-        """The JSON object of a request that may have one; {} without a body."""
+    def _content(self, route: Route, request: HttpRequest) -> Buffer:
+        """What a request brings along that is not inference; b"" for what is not read."""
         if not request.body or request.head.method == "GET" or route.name in _UNREAD:
-            return {}
+            return b""
         coding = request.head.header(b"content-encoding") or "identity"
         if coding.strip().lower() != "identity":
             raise HttpError(400, "Unsupported content-encoding, only 'identity' is supported.")
+        return request.body
+
+    def _body(self, route: Route, request: HttpRequest) -> Json:
+        """The JSON object of a request that may have one; {} without a body."""
         limits = self._plane.limits
-        body = bytes(request.body)
-        if route.name == "load":
-            checked_size("JSON", len(body), limits.input_bytes_max)
-            values = body.count(b",") + 1
-            if values > limits.load_values_max:
-                raise RequestError(
-                    f"the JSON of a load has up to {values} values, expected at most"
-                    f" {limits.load_values_max}"
-                )
-        elif len(body) > limits.control_bytes_max:
+        content = self._content(route, request)
+        if len(content) > limits.control_bytes_max:
             raise HttpError(
                 413,
-                f"the JSON of this request has {len(body)} bytes, expected at most"
+                f"the JSON of this request has {len(content)} bytes, expected at most"
                 f" {limits.control_bytes_max}",
+            )
+        if not content:
+            return {}
+        body = bytes(content)
+        values = body.count(b",") + body.count(b"[") + body.count(b"{")
+        if values > limits.control_values_max:
+            raise RequestError(
+                f"the JSON of this request has up to {values} values, expected at most"
+                f" {limits.control_values_max}"
             )
         return parsed_object(body)
 
@@ -260,14 +271,15 @@ class HttpApp:
         # As in Triton, what there is nothing to say about is left out.
         return _json([{key: value for key, value in row.items() if value} for row in rows])
 
-    async def _load(self, route: Route, given: Json) -> Response:
+    async def _load(self, route: Route, body: Buffer) -> Response:
         """The bytes of a file come in base64."""
-        parameters = object_of(given, "parameters")
-        for name in [name for name in parameters if name.startswith(uploads.PREFIX)]:
-            try:
-                parameters[name] = base64.b64decode(text_of(parameters, name), validate=True)
-            except ValueError as fault:
-                raise RequestError(f"load parameter '{name:.80}': no base64: {fault}") from fault
+        await self._plane.turns.turn()
+        parameters: Json = {}
+        if body:
+            limits = self._plane.limits
+            checked_size("JSON", len(body), limits.input_bytes_max)
+            steps = load_parameters(body, limits.load_config_bytes_max)
+            parameters = await self._inference.large.in_turns(len(body), steps)
         await self._plane.load(route.model, parameters)
         return EMPTY
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from naiad.gateway.http_parameters import DEPTH_MAX, nested_too_deeply
 from naiad.protocol.errors import RequestError
@@ -70,16 +70,20 @@ class Slice(NamedTuple):
         return self.end - self.start > WHOLE_BYTES_MAX
 
 
-class Cut:
-    """A text without its large arrays. In place of each is an array of one string, its mark."""
+T = TypeVar("T")
 
-    def __init__(self, mark: str) -> None:
+
+class Cut(Generic[T]):
+    """A text without what is large in it. In place of each part there is a string, its mark."""
+
+    def __init__(self, mark: str, besides: str) -> None:
         self._mark = mark
+        self._besides = besides
         self._parts: list[bytes] = []
         self._size = 0
-        self._arrays: list[tuple[int, int]] = []
+        self._gaps: list[tuple[int, int]] = []
         """Where each one's mark begins in the rest, and how much shorter than it that is."""
-        self.slices: dict[str, list[Slice]] = {}
+        self.taken: dict[str, T] = {}
         """By mark."""
 
     @property
@@ -88,7 +92,7 @@ class Cut:
 
     def position(self, found: int) -> int:
         """In the whole text, of a position in the rest."""
-        return found + sum(less for start, less in self._arrays if found > start)
+        return found + sum(less for start, less in self._gaps if found > start)
 
     def keep(self, part: bytes) -> None:
         """Raises RequestError when what is kept gets too much."""
@@ -97,23 +101,24 @@ class Cut:
         if self._size > REST_BYTES_MAX:
             raise RequestError(
                 f"failed to parse the request JSON buffer: expected at most {REST_BYTES_MAX} bytes"
-                f" besides arrays of 'data', got {self._size} or more"
+                f" besides {self._besides}, got {self._size} or more"
             )
 
-    def take_out(self, slices: list[Slice]) -> None:
-        mark = f"{self._mark}{len(self.slices)}"
-        text = f'"{mark}"'.encode()
-        self._arrays.append((self._size, slices[-1].end - slices[0].start - len(text)))
-        self.slices[mark] = slices
+    def take_out(self, size: int, what: T, quote: str = '"') -> None:
+        """So many bytes of the text. `quote`: "" where they are inside of quotes."""
+        mark = f"{self._mark}{len(self.taken)}"
+        text = f"{quote}{mark}{quote}".encode()
+        self._gaps.append((self._size, size - len(text)))
+        self.taken[mark] = what
         self.keep(text)
 
 
-def cut_out(text: memoryview, mark: str) -> Generator[None, None, Cut]:
-    """The large arrays of `text`. `mark`: letters that nobody could guess.
+def cut_out(text: memoryview, mark: str) -> Generator[None, None, Cut[list[Slice]]]:
+    """The text without its large arrays of `data`. `mark`: letters that nobody could guess.
 
     Raises RequestError for a text that cannot be read without holding up others.
     """
-    cut = Cut(mark)
+    cut: Cut[list[Slice]] = Cut(mark, "arrays of 'data'")
     position = 0
     for _ in range(ARRAYS_MAX):
         found = _ARRAY.search(text, position, position + REST_BYTES_MAX + 1)
@@ -126,7 +131,7 @@ def cut_out(text: memoryview, mark: str) -> Generator[None, None, Cut]:
             cut.keep(bytes(text[position:end]))
         else:
             cut.keep(bytes(text[position : found.end()]))
-            cut.take_out(slices)
+            cut.take_out(end - slices[0].start, slices)
         position = end
         yield
     raise RequestError(
@@ -143,9 +148,9 @@ def _slices(text: memoryview, start: int) -> Generator[None, None, list[Slice]]:
     before = b""  # the last byte between `first` and `start` that is no space
     size = _FIRST_BYTES
     while True:
-        window = _window(text, start, size)
+        window = window_of(text, start, size)
         stop = start + len(window)
-        bare, ends_inside = _without_strings(window, is_inside)
+        bare, ends_inside = without_strings(window, is_inside)
         length, depth_behind = _end_of_array(bare, depth)
         if length < 0 and stop == len(text):  # without an end; the parser says so
             length = len(bare)
@@ -169,7 +174,7 @@ def _slices(text: memoryview, start: int) -> Generator[None, None, list[Slice]]:
         yield
 
 
-def _window(text: memoryview, start: int, size: int) -> bytes:
+def window_of(text: memoryview, start: int, size: int) -> bytes:
     """So much of it, less if there is much in it, and without the half of an escape."""
     window = bytes(text[start : start + size])
     while _marks(window) > SLICE_MARKS_MAX or window.count(b"[") > _BRACKETS_MAX:
@@ -184,7 +189,7 @@ def _marks(window: bytes) -> int:
     return window.count(b",") + window.count(b'"') + window.count(b"[")
 
 
-def _without_strings(window: bytes, is_inside: bool) -> tuple[bytes, bool]:
+def without_strings(window: bytes, is_inside: bool) -> tuple[bytes, bool]:
     """As long as before, with nothing in its strings that means something outside of them.
 
     `is_inside`: it begins inside of one. Also whether it ends inside of one.

@@ -54,19 +54,25 @@ class LongString:
         return part_start + found + (self._end - self._start) * (found > self._before_bytes)
 
     def pieces(self) -> Iterator[str]:
-        """What it means. Raises RequestError for what is no inside of a string."""
-        text, start, half = self._text, self._start, ""
-        while start < self._end:
-            stop = self._end
-            if stop - start > PIECE_BYTES:
-                stop = _boundary(text, start, start + PIECE_BYTES)
-            content = b"".join((_QUOTE, text[start:stop], _QUOTE))
-            piece = _mended(half, parsed(content, (start - 1).__add__))
-            half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
-            start = stop
-            yield piece.removesuffix(half)
-        if half:
-            yield half
+        """See `pieces`."""
+        return pieces(self._text, self._start, self._end)
+
+
+def pieces(text: memoryview, start: int, end: int) -> Iterator[str]:
+    """What from `start` to `end` stands between quotes means.
+
+    Raises RequestError for what is no inside of a string.
+    """
+    half = ""
+    while start < end:
+        stop = end if end - start <= PIECE_BYTES else _boundary(text, start, start + PIECE_BYTES)
+        content = b"".join((_QUOTE, text[start:stop], _QUOTE))
+        piece = _mended(half, parsed(content, (start - 1).__add__))
+        half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
+        start = stop
+        yield piece.removesuffix(half)
+    if half:
+        yield half
 
 
 def _boundary(text: memoryview, start: int, stop: int) -> int:

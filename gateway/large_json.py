@@ -48,7 +48,8 @@ TENSOR_BYTES_MIN: Final = 32 * 1024
 UNDER_WAY_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of JSON that is being read and of tensors that are being written; beyond, requests are refused.
 A tensor takes up to five times its size as text."""
-_MARK_BYTES: Final = 16
+MARK_BYTES: Final = 16
+"""Random, of what stands for a part of a text."""
 _KNOWN: Final = frozenset({"id", "inputs", "outputs", "parameters"})
 """Members of a request."""
 
@@ -82,15 +83,19 @@ class LargeJson:
         place: tuple[Arena, int] | None,
     ) -> InferCall:
         """What `infer_call` makes of a body. Raises RequestError, Unavailable."""
-        return await self._in_turns(length, _call(model, version, body, length, limit_bytes, place))
+        return await self.in_turns(length, _call(model, version, body, length, limit_bytes, place))
 
     async def text(
         self, name: str, datatype: str, shape: tuple[int, ...], data: memoryview
     ) -> list[bytes]:
         """What `to_json` makes of an output, in parts. Raises RequestError, Unavailable."""
-        return await self._in_turns(len(data), _text(name, datatype, shape, data))
+        return await self.in_turns(len(data), _text(name, datatype, shape, data))
 
-    async def _in_turns(self, size: int, steps: Steps[T]) -> T:
+    async def in_turns(self, size: int, steps: Steps[T]) -> T:
+        """What comes of these steps, one in each turn of the event loop. `size`: of what they read.
+
+        Raises Unavailable, and what they raise.
+        """
         if self._under_way_bytes + size > UNDER_WAY_BYTES_MAX:
             raise over_budget(
                 f"{self._under_way_bytes} bytes of large JSON are under way in this gateway,"
@@ -130,17 +135,17 @@ def _call(
     place: tuple[Arena, int] | None,
 ) -> Steps[InferCall]:
     text = memoryview(body)[:length]
-    cut = yield from cut_out(text, secrets.token_hex(_MARK_BYTES))
+    cut = yield from cut_out(text, secrets.token_hex(MARK_BYTES))
     inputs: list[_Input] = []
 
     def converted(name: str, datatype: str, shape: tuple[int, ...], data: list[Any]) -> Buffer:
-        slices = cut.slices.get(data[0]) if len(data) == 1 and type(data[0]) is str else None
+        slices = cut.taken.get(data[0]) if len(data) == 1 and type(data[0]) is str else None
         if slices is None:
             return from_json(name, datatype, shape, data)
         inputs.append(_Input(name, datatype, shape, slices, bytearray()))
         return inputs[-1].found
 
-    found = yield from _walked(cut)
+    found = yield from walked(cut, _KNOWN)
     yield
     reader = Inputs(model, body, length, converted, limit_bytes, place)
     read: list[CallInput] = []
@@ -156,10 +161,10 @@ def _call(
     return call
 
 
-def _walked(cut: Cut) -> Steps[Json]:
+def walked(cut: Cut[Any], wanted: frozenset[str]) -> Steps[Json]:
     """What stands beside the arrays. Raises RequestError as `parsed_object` does."""
     try:
-        found = yield from members(cut.rest.decode(), _KNOWN)
+        found = yield from members(cut.rest.decode(), wanted)
     except RecursionError:
         raise nested_too_deeply() from None
     except ValueError as fault:

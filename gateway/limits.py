@@ -21,10 +21,10 @@ class Limits:
     input_bytes_max: int = 64 * MIB
     """Triton's --http-max-input-size: JSON, one JSON tensor, a raw body, a decompressed body."""
     control_bytes_max: int = 64 * 1024
-    """The JSON of a request that is no inference, but a load that brings files: it is read at once,
-    and everybody waits meanwhile."""
-    load_values_max: int = 64 * 1024
-    """In the JSON of a load: files are few large ones, which are read fast."""
+    """The JSON of a request that is neither inference nor a load: it is read at once, and everybody
+    waits meanwhile."""
+    control_values_max: int = 4096
+    """In that JSON."""
     body_bytes_max: int = 512 * MIB
     """One request's body, as it travels."""
 
@@ -51,6 +51,8 @@ class Limits:
     """Between two requests. Long: a connection closed under a client's hands is an error to it."""
     write_seconds: float = 60.0
     """For a client that takes nothing of its answer."""
+    load_config_bytes_max: int = MIB
+    """Of the configuration that comes with a load, as for the broker."""
     load_files_max: int = 60
     """That one load may bring along: each is a parameter of the broker's message."""
     load_files_bytes_max: int = 256 * MIB

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from naiad.client import control
 from naiad.client.aio import AsyncClient
 from naiad.client.event_loop import Receiver
-from naiad.client.requests import Prepared
+from naiad.client.requests import Buffer, Prepared
 from naiad.config.names import model_name_fault
 from naiad.gateway.calls import InferAnswer, InferCall
 from naiad.gateway.known_classes import KnownClasses
@@ -240,7 +240,7 @@ class Plane:
 
     async def load(self, model: str, parameters: Json) -> None:
         """Load with `parameters` as in Triton: `config` is JSON text, `file:PATH` are bytes."""
-        files: dict[str, bytes] = {}
+        files: dict[str, Buffer] = {}
         for key, value in parameters.items():
             if key.startswith(PREFIX):
                 files[key] = value
@@ -251,12 +251,17 @@ class Plane:
         config = parameters.get("config")
         if "config" in parameters and type(config) is not str:
             raise RequestError("load parameter 'config': expected a string with JSON in it")
+        if config is not None and len(config) > self.limits.load_config_bytes_max:
+            raise RequestError(
+                f"Invalid config override: {len(config)} bytes or more, expected at most"
+                f" {self.limits.load_config_bytes_max}"
+            )
         if not files:
             await self.client.load(model, config)
             return
         await self._load_files(model, config, files)
 
-    async def _load_files(self, model: str, config: str | None, files: dict[str, bytes]) -> None:
+    async def _load_files(self, model: str, config: str | None, files: dict[str, Buffer]) -> None:
         if not (await self.client.call(control.READY))["file_override"]:
             raise RequestError(
                 "files in a load are refused by this server; start it with --allow-file-override,"

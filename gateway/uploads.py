@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Final
 
+from naiad.client.requests import Buffer
 from naiad.config.names import inner_path_fault
 from naiad.gateway.limits import Limits
 from naiad.protocol.endpoints import Endpoints
@@ -21,7 +22,7 @@ UPLOAD_BYTES: Final = 16
 """Of the random name of one load's folder."""
 
 
-def checked_files(files: Mapping[str, bytes], limits: Limits) -> None:
+def checked_files(files: Mapping[str, Buffer], limits: Limits) -> None:
     """Raises RequestError for too many or too large ones, and for paths that lead elsewhere.
 
     `files` by their parameters' names: "file:1/model.onnx".
@@ -45,7 +46,7 @@ def checked_files(files: Mapping[str, bytes], limits: Limits) -> None:
             raise RequestError(f"load parameter '{name:.80}': the path {fault}")
 
 
-def written(run_dir: str, model: str, files: Mapping[str, bytes]) -> str:
+def written(run_dir: str, model: str, files: Mapping[str, Buffer]) -> str:
     """Write them below a fresh folder, in one of the model's name; the folder's name.
 
     `model` and `files` have been checked. Blocks. Raises RequestError, or InternalError when there
