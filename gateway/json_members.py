@@ -120,6 +120,9 @@ class _Walk:
             self._index += 1
             return
         while True:
+            self._values += 1
+            if self._values > VALUES_MAX:
+                raise self.fault(f"Expecting at most {VALUES_MAX} values, got more")
             yield
             sign = self.here()
             if sign != end and sign != ",":
@@ -140,9 +143,6 @@ class _Walk:
 
     def value(self) -> Any:
         """The next one, whole."""
-        self._values += 1
-        if self._values > VALUES_MAX:
-            raise self.fault(f"Expecting at most {VALUES_MAX} values, got more")
         return self._decoded(STRING_CHARS_MAX if self.here() == '"' else VALUE_CHARS_MAX)
 
     def _decoded(self, chars_max: int) -> Any:

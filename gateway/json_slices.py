@@ -21,6 +21,8 @@ SLICE_BYTES: Final = 64 * 1024
 """Of text: about 2 ms."""
 SLICE_MARKS_MAX: Final = 8192
 """Commas, quotes and opening brackets in a slice: short elements cost far more than their bytes."""
+BRACKETS_MAX: Final = 4096
+"""Opening ones in a slice: finding where they belong costs far more than parsing them."""
 WHOLE_BYTES_MAX: Final = 2 * SLICE_BYTES
 """Of a slice that is parsed at once. A longer one has one element: see json_strings."""
 ARRAY_BYTES_MIN: Final = 256
@@ -33,8 +35,6 @@ _FIRST_BYTES: Final = 1024
 """Of an array that are looked at first: most of those of a text with many are short."""
 _BLOCK_BYTES: Final = 4096
 """Whose brackets are looked at together."""
-_BRACKETS_MAX: Final = 4096
-"""Opening ones in a slice: finding where they belong costs far more than parsing them."""
 _COMMAS_MAX: Final = 64
 """That are looked at for one cut."""
 _SPACE_BYTES_MAX: Final = 128
@@ -177,7 +177,7 @@ def _slices(text: memoryview, start: int) -> Generator[None, None, list[Slice]]:
 def window_of(text: memoryview, start: int, size: int) -> bytes:
     """So much of it, less if there is much in it, and without the half of an escape."""
     window = bytes(text[start : start + size])
-    while _marks(window) > SLICE_MARKS_MAX or window.count(b"[") > _BRACKETS_MAX:
+    while _marks(window) > SLICE_MARKS_MAX or window.count(b"[") > BRACKETS_MAX:
         window = window[: len(window) // 2]
     if window.endswith(b"\\") and start + len(window) < len(text):
         backslashes = len(window) - len(window.rstrip(b"\\"))

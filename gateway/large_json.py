@@ -83,7 +83,9 @@ class LargeJson:
         place: tuple[Arena, int] | None,
     ) -> InferCall:
         """What `infer_call` makes of a body. Raises RequestError, Unavailable."""
-        return await self.in_turns(length, _call(model, version, body, length, limit_bytes, place))
+        return await self.in_turns(
+            length, call_in_steps(model, version, body, length, limit_bytes, place)
+        )
 
     async def text(
         self, name: str, datatype: str, shape: tuple[int, ...], data: memoryview
@@ -126,7 +128,7 @@ class _Input(NamedTuple):
     found: bytearray
 
 
-def _call(
+def call_in_steps(
     model: str,
     version: int,
     body: Buffer,

@@ -189,7 +189,9 @@ def test_large_json_is_for_inference_alone(call: Caller) -> None:
         status, found, _ = call("POST", f"/v2/{path}", numbers)
         assert (status, "expected at most 65536" in found["error"]) == (413, True), path
     status, found, _ = call("POST", "/v2/repository/models/spare/load", numbers)
-    assert (status, "values, expected at most 65536" in found["error"]) == (400, True)
+    assert (status, "at most 4096 values, got more" in found["error"]) == (400, True)
+    status, found, _ = call("POST", "/v2/repository/index", b'{"ready":[' + b"1," * 5000 + b"1]}")
+    assert (status, "values, expected at most 4096" in found["error"]) == (400, True)
     assert call("POST", "/v2/models/identity/generate", numbers)[0] == 501
 
 

@@ -11,12 +11,29 @@ import numpy as np
 import pytest
 
 from naiad.client.tensors import pack_bytes
-from naiad.gateway import json_slices
+from naiad.gateway import json_slices, large_json
 from naiad.gateway.calls import InferCall
-from naiad.gateway.http_request import infer_call
-from naiad.gateway.json_slices import ARRAYS_MAX, REST_BYTES_MAX, SLICE_BYTES, Cut, cut_out
+from naiad.gateway.http_request import Inputs, infer_call
+from naiad.gateway.json_slices import (
+    ARRAYS_MAX,
+    BRACKETS_MAX,
+    REST_BYTES_MAX,
+    SLICE_BYTES,
+    SLICE_MARKS_MAX,
+    WHOLE_BYTES_MAX,
+    Cut,
+    Slice,
+    cut_out,
+)
 from naiad.gateway.json_tensors import from_json, to_json
-from naiad.gateway.large_json import UNDER_WAY_BYTES_MAX, LargeJson
+from naiad.gateway.large_json import (
+    INPUTS_PER_STEP,
+    LIGHT_BYTES,
+    TEXT_BYTES_MIN,
+    UNDER_WAY_BYTES_MAX,
+    LargeJson,
+    is_light,
+)
 from naiad.protocol.errors import RequestError, Unavailable
 
 LIMIT = 1 << 26
@@ -38,13 +55,13 @@ def in_slices(text: bytes, behind: bytes = b"") -> InferCall:
     return asyncio.run(LargeJson().call("m", 1, whole, len(text), LIMIT, None))
 
 
-def cut(text: bytes) -> Cut:
+def cut(text: bytes) -> Cut[list[Slice]]:
     steps = cut_out(memoryview(text), "mark")
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            found: Cut = end.value
+            found: Cut[list[Slice]] = end.value
             return found
 
 
@@ -69,7 +86,7 @@ def test_numbers(data: list[Any], form: int | str | None) -> None:
     tight = (",", ":") if form == "tight" else None
     indent = form if isinstance(form, int) else None
     text = body(json.dumps(data, indent=indent, separators=tight))
-    (slices,) = cut(text).slices.values()
+    (slices,) = cut(text).taken.values()
     assert len(slices) > 1
     assert max(one.end - one.start for one in slices) <= SLICE_BYTES
     assert in_slices(text) == at_once(text)
@@ -86,7 +103,7 @@ def test_numbers(data: list[Any], form: int | str | None) -> None:
 )
 def test_other_types(datatype: str, values: list[Any]) -> None:
     text = body(json.dumps(values * (60_000 // len(values))), datatype, 60_000)
-    assert len(cut(text).slices) == 1
+    assert len(cut(text).taken) == 1
     assert in_slices(text) == at_once(text)
 
 
@@ -97,7 +114,7 @@ def test_strings_whatever_is_in_them(seed: int, is_ascii: bool) -> None:
     values = random.choices(STRINGS, k=20_000)
     data = rows(values, 5) if seed % 2 else values
     text = body(json.dumps(data, ensure_ascii=is_ascii), "BYTES", 20_000)
-    (slices,) = cut(text).slices.values()
+    (slices,) = cut(text).taken.values()
     assert len(slices) > 2
     assert in_slices(text) == at_once(text)
 
@@ -118,7 +135,7 @@ def test_several_inputs_parameters_and_binary_data() -> None:
     more = '"parameters":{"mine":"\\"data\\":[1,2","priority":3},"outputs":[{"name":"O"}]'
     text = f'{{"inputs":[{",".join(given)}],{more}}}'.encode()
     behind = np.arange(40_000, dtype="<f4").tobytes()
-    assert len(cut(text).slices) == 3
+    assert len(cut(text).taken) == 3
     assert in_slices(text, behind) == at_once(text, behind)
 
 
@@ -213,7 +230,7 @@ def test_many_inputs_of_any_length_are_read() -> None:
 def test_long_strings_with_anything_in_them(string: str, before: int) -> None:
     """Wherever in an escape a slice's worth of text ends."""
     text = body(f'["{"x" * before}{string}", "b", "{string}"]', "BYTES", 3)
-    assert len(cut(text).slices) == 1
+    assert len(cut(text).taken) == 1
     assert in_slices(text) == at_once(text)
 
 
@@ -232,13 +249,13 @@ def test_nothing_is_looked_at_in_long_pieces_or_often(
     data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    look = json_slices._without_strings
+    look = json_slices.without_strings
 
     def looking(window: bytes, *more: Any) -> Any:
         sizes.append(len(window))
         return look(window, *more)
 
-    monkeypatch.setattr(json_slices, "_without_strings", looking)
+    monkeypatch.setattr(json_slices, "without_strings", looking)
     text = body(data, "BYTES", 1)
     cut(text)
     assert max(sizes) <= SLICE_BYTES
@@ -268,6 +285,133 @@ def test_much_beside_the_arrays_is_refused_before_it_is_parsed(
         with pytest.raises(RequestError, match="besides arrays of 'data'"):
             in_slices(body("[1]", more="," + more))
     assert sizes == []
+
+
+@pytest.mark.parametrize(
+    "element", ["1", '""', "[1]", '"\\""', "[" * 50 + "1" + "]" * 50, "0.123456", '[["a"],["b"]]']
+)
+def test_short_elements_make_short_slices(element: str) -> None:
+    """They cost far more than their bytes."""
+    text = body("[" + ",".join([element] * (400_000 // len(element))) + "]")
+    (slices,) = cut(text).taken.values()
+    parts = [text[one.start : one.end] for one in slices]
+    assert max(map(len, parts)) <= SLICE_BYTES
+    marks = [part.count(b",") + part.count(b'"') + part.count(b"[") for part in parts]
+    assert max(marks[:-1]) <= SLICE_MARKS_MAX
+    assert max(part.count(b"[") for part in parts) <= BRACKETS_MAX
+    assert len(parts) <= 4 * max(len(text) // SLICE_BYTES, sum(marks) // SLICE_MARKS_MAX)
+
+
+LONG = 'é"\\,[]😀' * 40_000
+
+
+@pytest.mark.parametrize("is_ascii", [True, False])
+@pytest.mark.parametrize(
+    "data",
+    [
+        [LONG],
+        [[LONG], ["a"]],
+        ["a", LONG, "b", "c"],
+        [LONG, LONG + "x", "", LONG],
+        [["a", "b", LONG], [LONG, "c", "d"]],
+        [[["a"], [LONG]], [["b"], [LONG]]],
+        ["x" * 65_536, "b", "x" * 131_071, "c", "x" * 131_072, "d", "x" * 196_607, "e"],
+    ],
+    ids=lambda data: f"{len(data)}",
+)
+def test_long_strings_are_read_in_pieces(
+    data: list[Any], is_ascii: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flat = data
+    while isinstance(flat[0], list):
+        flat = [one for inner in flat for one in inner]
+    text = body(json.dumps(data, ensure_ascii=is_ascii), "BYTES", len(flat))
+    expected = at_once(text)
+    sizes: list[int] = []
+    parse = json.loads
+
+    def parsing(text: str) -> Any:
+        sizes.append(len(text))
+        return parse(text)
+
+    monkeypatch.setattr(json, "loads", parsing)
+    assert in_slices(text) == expected
+    assert max(sizes) <= WHOLE_BYTES_MAX + 2
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        '["' + "x" * 300_000 + '" , ]',
+        '["' + "x" * 300_000 + '" "y"]',
+        '["' + "x" * 300_000 + "]",
+        '["' + "x" * 300_000 + '\\"]',
+        '["' + "\\" * 300_001 + '"]',
+        '["' + "x" * 300_000 + '"}',
+        '["' + "x" * 100_000 + "\n" + "x" * 200_000 + '"]',
+        '[{"' + "x" * 300_000 + '":1}]',
+        '["' + "x" * 300_000 + '\\ud800"]',
+        '["' + "x" * 300_000 + '",5]',
+        '["' + "x" * 300_000 + '",["y"]]',
+        "[" + "1" * 300_000 + "]",
+        "[1" + " " * 300_000 + ",]",
+        "[" + " " * 300_000 + ",1]",
+        '["' + "x" * 300_000 + '"' + " " * 300_000 + ",]",
+        "[0." + "1" * 300_000 + "]",
+    ],
+    ids=lambda data: f"{data[:3]}..{data[-8:]}",
+)
+def test_long_elements_that_are_none_are_refused(data: str) -> None:
+    for count in (1, 2):
+        with pytest.raises(RequestError):
+            in_slices(body(data, "BYTES", count))
+
+
+def test_a_long_string_is_no_number() -> None:
+    with pytest.raises(RequestError, match="is FP32, expected numbers, got a string"):
+        in_slices(body('["' + "x" * 300_000 + '"]', "FP32", 1))
+    with pytest.raises(RequestError, match="which is 2 elements, got 1"):
+        in_slices(body('["' + "x" * 300_000 + '"]', "BYTES", 2))
+
+
+def test_inputs_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = [0]
+    look = Inputs.input
+
+    def looking(reader: Inputs, found: Any) -> Any:
+        counts[-1] += 1
+        return look(reader, found)
+
+    monkeypatch.setattr(Inputs, "input", looking)
+    tensor = '{"name":"I","datatype":"INT32","shape":[1],"data":[5]}'
+    text = f'{{"inputs":[{",".join([tensor] * 1000)}]}}'.encode()
+    steps = large_json.call_in_steps("m", 1, text, len(text), LIMIT, None)
+    for _ in steps:
+        counts.append(0)
+    assert sum(counts) == 1000
+    assert max(counts) <= INPUTS_PER_STEP
+
+
+@pytest.mark.parametrize(
+    ("text", "light"),
+    [
+        (b'{"inputs":[' + b"{}," * 100, True),
+        (b"1," * 8000, True),
+        (b"1," * 8200, False),
+        (b"[" * 8200, False),
+        (b'"a":1,' * 1600, True),
+        (b'"a":1,' * 1700, False),
+        (b'{"name":""},' * 400, False),
+        (b"0.123456," * 7000, True),
+        (b"x" * (TEXT_BYTES_MIN - 1), True),
+        (b"x" * TEXT_BYTES_MIN, False),
+    ],
+    ids=lambda given: str(given[:12]) if isinstance(given, bytes) else str(given),
+)
+def test_what_is_read_at_once_is_soon_read(text: bytes, light: bool) -> None:
+    for given in (text, memoryview(text + b"[" * 10_000)):
+        assert is_light(given, len(text)) is light
+    assert is_light(b"{" * LIGHT_BYTES, LIGHT_BYTES)
 
 
 # --- answers -------------------------------------------------------------------------------------
