@@ -168,7 +168,7 @@ def quietly(call: Callable[..., object], *arguments: Any) -> None:
 
 
 def cuda_runtime(importer: Callable[[str], Any] = import_module) -> CudaRuntime:
-    """CUDA as this process has it. Raises CudaMissing."""
+    """CUDA as this process has it. Raises CudaMissing, or CudaFault for a GPU that is lost."""
     try:
         api, driver = importer(RUNTIME_MODULE), importer(DRIVER_MODULE)
     except ImportError as fault:
@@ -180,6 +180,9 @@ def _device_count(api: Any) -> int:
     error, count = api.cudaGetDeviceCount()
     if not int(error) and count:
         return int(count)
+    api.cudaGetLastError()
+    if int(error) in STICKY_ERRORS:
+        raise CudaFault(int(error), described(api, error))
     raise CudaMissing(": ".join(without_gpu(error)))
 
 

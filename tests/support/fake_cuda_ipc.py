@@ -147,9 +147,23 @@ def device_of_another(content: bytes) -> bytes:
     return handle
 
 
+def event_of_another() -> bytes:
+    """The handle of an event that such a process exported; it was never recorded."""
+    number = next(_numbers)
+    handle = _NAME.pack(b"EVT ", 0, number, _COUNTS.size).ljust(HANDLE_BYTES, b"\0")
+    _others[handle] = Shared(None, _COUNTS.size)
+    return handle
+
+
 def content_of_another(handle: bytes) -> bytes:
     pages = _others[handle]
     return ctypes.string_at(pages.address, pages.size)
+
+
+def write_to_another(handle: bytes, offset: int, content: bytes) -> None:
+    pages = _others[handle]
+    assert offset + len(content) <= pages.size
+    ctypes.memmove(pages.address + offset, content, len(content))
 
 
 def forget_another(handle: bytes) -> None:
@@ -270,19 +284,20 @@ def cudaPointerGetAttributes(ptr: int) -> Any:
     return (cudaPointerAttributes(0),)
 
 
-def cudaEventCreateWithFlags(flags: int) -> Any:
-    if flags & cudaEventInterprocess:
-        return _new_interprocess_event(flags)
-    return base.cudaEventCreateWithFlags(flags)
-
-
 @base._call(1)
-def _new_interprocess_event(flags: int) -> Any:
+def cudaEventCreateWithFlags(flags: int) -> Any:
+    if not flags & cudaEventInterprocess:
+        return _counted(base.cudaEvent_t(flags))
     if not flags & base.cudaEventDisableTiming:
         return base.cudaError_t.cudaErrorInvalidValue
     number = next(_numbers)
     pages = Shared(_path(b"EVT ", os.getpid(), number), _COUNTS.size)
-    return (InterprocessEvent(pages, number),)
+    return _counted(InterprocessEvent(pages, number))
+
+
+def _counted(event: base.cudaEvent_t) -> tuple[base.cudaEvent_t]:
+    base.device.events.add(event)
+    return (event,)
 
 
 @base._call(1)
@@ -297,17 +312,14 @@ def cudaIpcOpenEventHandle(handle: cudaIpcEventHandle_t) -> Any:
     pages = _found(_raw(handle), b"EVT ")
     if pages is None:
         return base.cudaError_t.cudaErrorInvalidValue
-    return (InterprocessEvent(pages, 0),)
-
-
-def cudaEventRecord(event: base.cudaEvent_t, stream: Any) -> Any:
-    if isinstance(event, InterprocessEvent):
-        return _record(event, stream)
-    return base.cudaEventRecord(event, stream)
+    return _counted(InterprocessEvent(pages, 0))
 
 
 @base._call(0)
-def _record(event: InterprocessEvent, stream: Any) -> Any:
+def cudaEventRecord(event: base.cudaEvent_t, stream: Any) -> Any:
+    if not isinstance(event, InterprocessEvent):
+        event.done = stream.record()
+        return None
     recorded, done = event.counts
     event.set_counts(recorded + 1, done)
     if int(stream) in base.device.streams:
@@ -343,16 +355,14 @@ def _is_past(event: InterprocessEvent, recorded: int) -> bool:
     return event.counts[1] >= recorded
 
 
-def cudaEventDestroy(event: base.cudaEvent_t) -> Any:
-    if isinstance(event, InterprocessEvent):
-        return _destroy(event)
-    return base.cudaEventDestroy(event)
-
-
 @base._call(0)
-def _destroy(event: InterprocessEvent) -> Any:
-    if event.number and event.pages.path is not None:
+def cudaEventDestroy(event: base.cudaEvent_t) -> Any:
+    if event not in base.device.events:
+        return base.cudaError_t.cudaErrorInvalidValue
+    base.device.events.remove(event)
+    if isinstance(event, InterprocessEvent) and event.number and event.pages.path is not None:
         event.pages.path.unlink()
+    return None
 
 
 def _met_meanwhile() -> Any:

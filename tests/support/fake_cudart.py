@@ -113,6 +113,8 @@ class Device:
         self.sticky = 0
         self.last = 0
         self.calls: Counter[str] = Counter()
+        self.looks = 0
+        """Calls of cudaEventQuery that were too early: how many depends on the time."""
         self.streams: dict[int, cudaStream_t] = {}
         self.memory: dict[int, tuple[int, Any]] = {}
         self.pinned: dict[int, tuple[int, Any]] = {}
@@ -355,7 +357,10 @@ def cudaEventQuery(event: cudaEvent_t) -> Any:
     is_reached = device.timing.looked(event.done)
     if device.sticky:
         return cudaError_t(device.sticky)
-    return None if is_reached else cudaError_t.cudaErrorNotReady
+    if is_reached:
+        return None
+    device.looks += 1
+    return cudaError_t.cudaErrorNotReady
 
 
 @_call(1)

@@ -352,6 +352,17 @@ def test_other_errors_fail_the_batch_and_leave_nothing_under_way(
     np.testing.assert_array_equal(served.ask({"x": random(1, 4)})["y"], 2 * random(1, 4) + 1)
 
 
+def test_a_device_that_cannot_be_waited_for_after_a_fault_ends_the_worker(
+    directory: Path, gpu: fake_cudart.Device
+) -> None:
+    """What is under way there may still write where others write by then."""
+    served = load(directory)
+    gpu.fail("cudaMemcpyAsync", 801, after=1)
+    gpu.fail("cudaEventRecord", 801, after=3)
+    with pytest.raises(InstanceLost, match=r"801 .* what is under way cannot be waited for"):
+        served.answers(served.request({"x": random(1, 4)}))
+
+
 # --- Errors of TensorRT --------------------------------------------------------------------------
 
 SETTERS = {

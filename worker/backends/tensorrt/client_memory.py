@@ -84,19 +84,21 @@ class ClientMemory:
     def _leave(self, ident: int, size: int) -> None:
         """Called by the memory, just before it is unmapped."""
         address = self._known.pop(ident, 0)
-        if not address:
-            return
-        self._bytes -= size
-        fault = self._cuda.unregister(address)
-        if fault:
-            _log.warning("%s: unregistering shared memory: %s", self._instance_name, fault)
+        if address:
+            self._bytes -= size
+            self._unregister(address)
 
     def close(self) -> None:
         """Unregister all; the memory may live on."""
         while self._known:
             _, address = self._known.popitem()
             if address:
-                self._cuda.unregister(address)
+                self._unregister(address)
+
+    def _unregister(self, address: int) -> None:
+        fault = self._cuda.unregister(address)
+        if fault:
+            _log.warning("%s: unregistering shared memory: %s", self._instance_name, fault)
 
 
 def owner(buffer: Any) -> Any:

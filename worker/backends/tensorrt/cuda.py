@@ -172,4 +172,5 @@ class Cuda:
                 f"model {self._model!r} on {self.name}: {text}; nothing more can run in this "
                 "process"
             )
+        self.api.cudaGetLastError()  # TensorRT, or a later call, must not be blamed for it
         raise ModelError(f"model {self._model!r} on {self.name}: {text}")

@@ -56,8 +56,8 @@ class DeviceBuffers:
             address, has = held
             if size <= has:
                 return address
-            del self._held[name]
             self._cuda.free(address)
+            del self._held[name]
         size = max(size, self._wanted.get(name, BUFFER_BYTES_MIN))
         address = self._cuda.allocate(size, f"the buffer of tensor '{name}'")
         self._held[name] = address, size

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from naiad.protocol.errors import NaiadError
-from naiad.worker.backends.base import ModelRequest, ModelResponse
+from naiad.protocol.errors import ModelError
+from naiad.worker.backends.base import InstanceLost, ModelRequest, ModelResponse
 from naiad.worker.backends.tensorrt.data_path import DataPath
 from naiad.worker.backends.tensorrt.flight import Flight
 from naiad.worker.backends.tensorrt.memory import BufferSet
@@ -30,7 +30,7 @@ class Piece:
     rows: Sequence[int] | None
     shapes: dict[str, Shape]
     path: DataPath | None
-    fault: NaiadError | None = None
+    fault: Exception | None = None
     flight: Flight | None = None
 
 
@@ -115,7 +115,7 @@ class Pipeline:
             with self._marked("copy in"):
                 piece.flight = piece.path.stage(piece.requests, piece.rows, piece.shapes, buffers)
             buffers.is_taken = True
-        except NaiadError as fault:
+        except Exception as fault:
             piece.fault = fault
 
     def _launch(self, piece: Piece, *, in_turn: bool) -> None:
@@ -124,12 +124,17 @@ class Pipeline:
         try:
             with self._marked("launch"):
                 piece.path.launch(piece.flight, in_turn=in_turn)
-        except NaiadError as fault:
+        except Exception as fault:
             piece.fault = fault
 
     def _reset(self) -> None:
-        """Wait for all that is under way, and forget it."""
-        self._streams.finish()
+        """Wait for all that is under way, and forget it. InstanceLost where nobody can tell when
+        it ends: memory that is others' by then may be written at any time."""
+        try:
+            self._streams.finish()
+        except ModelError as fault:
+            text = f"{fault.message}; and what is under way cannot be waited for"
+            raise InstanceLost(text) from fault
         for one in self._sets:
             one.is_taken = False
         if self._next is not None:

@@ -171,29 +171,18 @@ class Streams:
         except (Exception, InstanceLost):
             with suppress(ModelError):  # the capture is broken: that is all it would say
                 self._drop(self.cuda.call("cudaStreamEndCapture", self._execution))
-            self.cuda.forget_error("capturing a graph")
             raise
-        try:
-            graph = self.cuda.call("cudaStreamEndCapture", self._execution)
-        except ModelError:
-            self.cuda.forget_error("capturing a graph")
-            raise
-        try:
-            return self._instantiated(graph)
-        finally:
-            self._drop(graph)
-
-    def _instantiated(self, graph: Any) -> Any:
+        graph = self.cuda.call("cudaStreamEndCapture", self._execution)
         try:
             found = self.cuda.call("cudaGraphInstantiate", graph, 0)
         except ModelError:
-            self.cuda.forget_error("making a graph executable")
+            self._drop(graph)
             raise
         try:
+            self._drop(graph)
             self.cuda.call("cudaGraphUpload", found, self._execution)
         except ModelError:
             self.drop_graph(found)
-            self.cuda.forget_error("uploading a graph")
             raise
         return found
 
