@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from gpu_checks import kernel_trt, rows
 from gpu_checks.backend_requests import ELEMENT_BYTES, Batch, loaded, with_kernel
-from gpu_checks.gpu import SHM, Gpu, host_microseconds, segment
+from gpu_checks.gpu import Gpu, host_microseconds, segment
 from gpu_checks.host_memory import RATE_SHARE_MIN
 from gpu_checks.order import OVERLAP_MIN, gaps, read_stamps
 from gpu_checks.rows import Row
+from gpu_checks.segments import SHM
 from gpu_checks.steps import Options
 from naiad.shm.mapped_memory import MappedMemory
 from naiad.worker.backends.base import ModelRequest

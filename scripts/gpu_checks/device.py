@@ -6,27 +6,34 @@ import platform
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 from gpu_checks import rows
-from gpu_checks.gpu import Gpu
 from gpu_checks.rows import Row
 from gpu_checks.steps import Options
 
-_DRIVER_MISSING = (34, 35)
+RUNTIME: Final = "cuda.bindings.runtime"
+NEEDED: Final = {RUNTIME: "cuda-bindings", "numpy": "numpy"}
+"""Modules without which nothing can be looked at, and the packages that have them."""
+_DRIVER_MISSING: Final = (34, 35)
 
 
 def look(options: Options) -> Iterator[Row]:
-    try:
-        runtime = import_module("cuda.bindings.runtime")
-    except ImportError as missing:
-        reason = f"{missing}: pip install cuda-bindings, or give its wheels with --wheels DIR"
-        yield rows.failed("cuda.bindings", reason)
-        return
+    for module, package in NEEDED.items():
+        try:
+            import_module(module)
+        except ImportError as missing:
+            reason = f"{missing}: pip install {package}, or give its wheel with --wheels DIR"
+            yield rows.failed(module, reason)
+            return
+    runtime = import_module(RUNTIME)
     error, count = runtime.cudaGetDeviceCount()
     if int(error) or not count:
         what = "no NVIDIA driver" if int(error) in _DRIVER_MISSING else "no GPU that CUDA sees"
         yield rows.skipped("GPU", f"{what} ({error.name})")
         return
+    from gpu_checks.gpu import Gpu  # which needs NumPy
+
     gpu = Gpu()
     name = gpu.call("cuDeviceGetName", 128, 0)
     free, total = gpu.call("cudaMemGetInfo")

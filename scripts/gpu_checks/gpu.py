@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
-SHM: Final = "/dev/shm"
+from gpu_checks.segments import SEGMENT_PREFIX, SHM
+
 NOT_READY: Final = 600
-SEGMENT_PREFIX: Final = "naiad-gpu-check-"
 
 
 class CudaFailed(Exception):

@@ -12,10 +12,12 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any, Final
+from zipfile import BadZipFile
 
 import numpy as np
 
 from gpu_checks import rows
+from gpu_checks.arguments import ARRAYS_SUFFIX
 from gpu_checks.backend_requests import Input, loaded
 from gpu_checks.gpu import host_microseconds
 from gpu_checks.rows import Row
@@ -103,11 +105,11 @@ def _given(path: Path, has_module: bool) -> Iterator[Row]:
     if not has_module:
         yield rows.failed(what, "no TensorRT is importable")
         return
-    beside = Path(f"{path}.npz")
-    arrays = dict(np.load(beside)) if beside.exists() else {}
+    beside = Path(f"{path}{ARRAYS_SUFFIX}")
     try:
+        arrays = dict(np.load(beside)) if beside.exists() else {}
         yield from _run(what, path.read_bytes(), arrays, arrays)
-    except (NaiadError, OSError) as error:
+    except (NaiadError, OSError, ValueError, BadZipFile) as error:
         yield rows.failed(f"{what} runs", f"refused: {error}")
 
 

@@ -24,12 +24,21 @@ def suits_this_python(name: str) -> bool:
 
 
 def unpack(folder: Path, target: Path) -> list[str]:
-    """Unpack what suits; the names of the wheels. Raises OSError, and ValueError for too many."""
+    """Unpack what suits; the names of the wheels.
+
+    Raises OSError, and ValueError for too many, for none that suits, and for what is no wheel.
+    """
     found = sorted(path for path in folder.iterdir() if path.suffix == ".whl")
     if len(found) > WHEELS_MAX:
         raise ValueError(f"{folder}: {len(found)} wheels, of WHEELS_MAX ({WHEELS_MAX})")
     suitable = [path for path in found if suits_this_python(path.name)]
+    if not suitable:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise ValueError(f"{folder}: no wheel for Python {version} among {len(found)}")
     for path in suitable:
-        with zipfile.ZipFile(path) as archive:
-            archive.extractall(target)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(target)
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"{path}: {error}; download it again") from error
     return [path.name for path in suitable]

@@ -12,12 +12,13 @@ import venv
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
-from gpu_checks.gpu import SEGMENT_PREFIX
 from gpu_checks.main import NO_GPU, SOME_FAIL, USAGE, _Run
+from gpu_checks.segments import SEGMENT_PREFIX
 from gpu_checks.steps import STEPS, Options
 from support import fake_gpu
 from support.real_packages import real_package
@@ -105,6 +106,19 @@ def test_a_bare_python(tmp_path: Path, fakes: dict[str, str]) -> None:
     assert "│" not in ended.table
 
 
+def test_without_numpy(tmp_path: Path, fakes: dict[str, str]) -> None:
+    """Said as what it is, like a missing cuda.bindings, and every step is skipped for it."""
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False)
+    python = str(bare / "bin" / "python")
+    ended = Ended(tmp_path / "rows", environment=fakes, python=python)
+    assert ended.code == USAGE, ended.said
+    (row,) = ended.of("device")
+    assert row["reason"].startswith("No module named 'numpy': pip install numpy, or ")
+    assert {r["verdict"] for r in ended.rows} == {"fail", "skipped"}
+    assert "Traceback" not in ended.said
+
+
 def test_a_step_that_crashes_is_a_failed_row(tmp_path: Path, fakes: dict[str, str]) -> None:
     """What it said before is kept, nothing is left of it, and the next step is taken: it raises."""
     before = orphaned_segments()
@@ -145,7 +159,7 @@ def test_a_step_is_ended_at_its_limit_with_all_it_started(tmp_path: Path) -> Non
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    run = _Run(Options(), dict(os.environ), tmp_path)
+    run = _Run(Options(), dict(os.environ), tmp_path, monotonic() + SECONDS_MAX)
     command = ["sh", "-c", f"echo started >&2; sleep 600 >{pipe} & wait"]
     fault = run._run(command, tmp_path / "log", 1.0)
     assert fault == "not done within 1 s"
@@ -181,6 +195,7 @@ def test_wheels_of_a_folder_are_used(tmp_path: Path, fakes: dict[str, str]) -> N
     [
         (["--only", "nonsense"], "--only: no step nonsense; there are register, rates"),
         (["--wheels", "/nowhere"], "--wheels: [Errno 2] No such file or directory: '/nowhere'"),
+        (["--plan", "/nowhere"], "--plan: /nowhere: cannot be read (No such file or directory)"),
     ],
 )
 def test_a_wrong_call(tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -46,3 +46,12 @@ def test_what_suits_is_unpacked(tmp_path: Path) -> None:
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         wheels.unpack(tmp_path / "nowhere", tmp_path)
+
+
+def test_none_that_suits_and_none_that_is_a_wheel(tmp_path: Path) -> None:
+    (tmp_path / f"two-1-{LATER}-{LATER}-any.whl").touch()
+    with pytest.raises(ValueError, match=r"no wheel for Python 3.* among 1"):
+        wheels.unpack(tmp_path, tmp_path / "site")
+    (tmp_path / "one-1-py3-none-any.whl").write_text("<html>not found</html>")
+    with pytest.raises(ValueError, match=r"one-1-py3-none-any.whl: .*; download it again"):
+        wheels.unpack(tmp_path, tmp_path / "site")
