@@ -15,7 +15,13 @@ import click
 
 from naiad.cli.building import modules
 from naiad.cli.building.engine_builder import EngineBuilder, Limits
-from naiad.cli.building.files import config_path, read_cache, refuse_existing, write_whole
+from naiad.cli.building.files import (
+    config_path,
+    read_cache,
+    refuse_existing,
+    refuse_unwritable,
+    write_whole,
+)
 from naiad.cli.building.plan_config import BACKEND, plan_config
 from naiad.cli.building.profiles import (
     SYNTAX,
@@ -27,7 +33,7 @@ from naiad.cli.building.profiles import (
     parse_profile,
 )
 from naiad.cli.building.progress import Messages, Phases
-from naiad.cli.building.source import Source, find_source
+from naiad.cli.building.source import Source, find_source, refuse_unfit
 from naiad.cli.control import refused
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
@@ -122,8 +128,11 @@ def build(
     source = find_source(model, version)
     plan_path = os.path.abspath(output) if output else source.plan
     written = config_path(source)
+    targets = [plan_path, *([written] if write_config else [])]
     if not force:
-        refuse_existing([plan_path, *([written] if write_config else [])])
+        refuse_existing(targets)
+    refuse_unfit(source.onnx)
+    refuse_unwritable([*targets, *([timing_cache] if timing_cache else [])])
     toolkit = modules.find_toolkit(runtime)
     if timing_cache and toolkit.is_rtx:
         raise CommandFailed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from typing import Final
@@ -10,6 +11,7 @@ from naiad.cli.building.plan_config import BACKEND
 from naiad.cli.building.source import Source
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
+from naiad.config.entries import what_is_at
 from naiad.config.model_directory import CONFIGS
 from naiad.config.names import printable
 from naiad.config.pbtxt import FILE_NAME
@@ -39,6 +41,23 @@ def refuse_existing(paths: Iterable[str]) -> None:
             )
 
 
+def refuse_unwritable(paths: Iterable[str]) -> None:
+    """A build takes minutes, and would be lost at their end. Makes nothing."""
+    for path in paths:
+        folder = os.path.dirname(os.path.abspath(path))
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        fault = ""
+        if os.path.isdir(path):
+            fault = os.strerror(errno.EISDIR)
+        elif not os.path.isdir(folder):
+            fault = f"{printable(folder)} is {what_is_at(folder)}"
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            fault = f"no right to write in {printable(folder)}"
+        if fault:
+            raise CommandFailed(f"cannot write {printable(path)} ({fault})", ExitCode.USAGE)
+
+
 def write_whole(path: str, content: bytes | memoryview) -> None:
     """Written beside its place and moved there: a server never sees half of it."""
     partial = f"{path}.{os.getpid()}.partial"
@@ -47,6 +66,8 @@ def write_whole(path: str, content: bytes | memoryview) -> None:
         try:
             with open(partial, "wb") as file:
                 file.write(content)
+                file.flush()
+                os.fsync(file.fileno())  # before its name is: else a crash may leave it empty
             os.replace(partial, path)
         finally:
             if os.path.lexists(partial):

@@ -12,11 +12,12 @@ from typing import Final
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
-from naiad.config.backends import DEFAULT_FILENAME, PLATFORM_BACKEND
-from naiad.config.entries import DIRECTORY, FILE, what_is_at
+from naiad.config.backends import DEFAULT_FILENAME, PLATFORM_BACKEND, TENSORRT_DATATYPE
+from naiad.config.entries import DIRECTORY, FILE, NOTHING, what_is_at
 from naiad.config.faults import listed
 from naiad.config.model import ModelConfig
 from naiad.config.model_directory import ENTRIES_MAX, looks_like_model
+from naiad.config.model_file import file_faults, outline_of
 from naiad.config.names import printable
 from naiad.config.normalise import complete
 from naiad.config.pbtxt import CONFIG_BYTES_MAX, FILE_NAME, parse
@@ -27,6 +28,10 @@ ONNX: Final = "onnxruntime"
 TENSORRT: Final = "tensorrt"
 ONNX_SUFFIX: Final = ".onnx"
 PLAN_SUFFIX: Final = ".plan"
+NOT_IN_TENSORRT: Final = {
+    4: "UINT16", 5: "INT16", 8: "BYTES (text)", 11: "FP64", 12: "UINT32", 13: "UINT64",
+}  # fmt: skip
+"""Element types of requests, by ONNX's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,8 @@ def find_source(directory: str, version: int | None) -> Source:
     }
     if not found or (version is not None and version not in found):
         raise CommandFailed(
-            _no_onnx(directory, stem + ONNX_SUFFIX, sorted(found), version), ExitCode.USAGE
+            _no_onnx(directory, stem + ONNX_SUFFIX, sorted(found), version, entries),
+            ExitCode.USAGE,
         )
     chosen = max(found) if version is None else version
     return Source(
@@ -102,16 +108,52 @@ def _onnx_at(path: str) -> str:
     return path if what_is_at(path) == FILE else ""
 
 
-def _no_onnx(directory: str, filename: str, found: Sequence[int], version: int | None) -> str:
+def refuse_unfit(path: str) -> None:
+    """What TensorRT would say of the file in riddles, or not at all. Raises CommandFailed."""
+    faults = list(file_faults(path, ONNX))
+    if faults:
+        raise CommandFailed("\n".join(map(str, faults)))
+    outline = outline_of(path)
+    sides = (("input", outline.inputs), ("output", outline.outputs))
+    unfit = [
+        f'{side} "{name}" is {NOT_IN_TENSORRT[element]}'
+        for side, elements in sides
+        for name, element in elements.items()
+        if element in NOT_IN_TENSORRT
+    ]
+    if unfit:
+        raise CommandFailed(
+            f"{printable(path)}: {listed(unfit)}, which TensorRT does not have (FP64 would become "
+            "FP32 without a word); cast inside the ONNX to one of "
+            f"{listed(list(TENSORRT_DATATYPE.values()))}"
+        )
+
+
+def _no_onnx(
+    directory: str,
+    filename: str,
+    found: Sequence[int],
+    version: int | None,
+    entries: Sequence[str],
+) -> str:
     if version is not None:
         path = os.path.join(directory, str(version), filename)
         have = f"versions with one: {listed([str(number) for number in found])}"
-        return f"there is no ONNX file {printable(path)}; {have}"
-    path = os.path.join(directory, "1", filename)
+        return f"there is no ONNX file {printable(path)}{_instead(path)}; {have}"
+    numbers = [number for number in map(version_of, entries) if isinstance(number, int)]
+    path = os.path.join(directory, str(max(numbers, default=1)), filename)
     return (
         f"no version of {printable(directory)} holds an ONNX file, and plans are built from one; "
-        f"put it at {printable(path)}"
+        f"put it at {printable(path)}{_instead(path)}"
     )
+
+
+def _instead(path: str) -> str:
+    """What is at a place where there is no file, if anything."""
+    kind = what_is_at(path)
+    if kind == DIRECTORY:
+        return f", which is a directory without a {DEFAULT_FILENAME[ONNX]}"
+    return "" if kind == NOTHING else f", which is {kind}"
 
 
 def _written_config(directory: str) -> dict[str, object]:

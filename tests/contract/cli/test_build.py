@@ -122,8 +122,7 @@ def test_faults_of_the_onnx_are_said_with_their_node(
     broken = write_dense(tmp_path / "broken") / "1" / "model.onnx"
     broken.write_bytes(broken.read_bytes()[:-20])
     assert built(tmp_path / "broken") == ExitCode.FAILED
-    assert "MODEL_DESERIALIZE_FAILED" in capsys.readouterr().err
-    assert built(write_echo(tmp_path / "text", "BYTES", [4])) == ExitCode.FAILED
+    assert "is no ONNX model, or only a part of one" in capsys.readouterr().err
     shape = write_model(
         tmp_path / "shape",
         [("Reshape", ["x", "z"], ["y"])],

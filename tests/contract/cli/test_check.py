@@ -8,7 +8,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.main import main
@@ -17,6 +20,7 @@ from support.onnx_models import Tensor, write_model
 
 X = 'input { name: "x" data_type: TYPE_FP32 dims: 4 }'
 Y = 'output { name: "y" data_type: TYPE_FP32 dims: 4 }'
+PAGE = b"<!DOCTYPE html>\n<html><body>Not found</body></html>"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
 
@@ -83,6 +87,23 @@ def cut(version: Path) -> None:
     (version / "model.onnx").write_bytes(whole[:-3])
 
 
+def as_plan(version: Path) -> None:
+    add(version)
+    (version / "model.onnx").rename(version / "model.plan")
+
+
+def without_weights(version: Path) -> None:
+    add(version)
+    path = version / "model.onnx"
+    model = onnx.load(str(path))
+    weight = numpy_helper.from_array(np.ones(4, np.float32), "w")
+    model.graph.initializer.append(weight)
+    onnx.save_model(
+        model, str(path), save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
+    (version / "weights.bin").unlink()
+
+
 def bytes_in(name: str, content: bytes) -> Callable[[Path], None]:
     def make(version: Path) -> None:
         (version / name).write_bytes(content)
@@ -99,6 +120,17 @@ def bytes_in(name: str, content: bytes) -> Callable[[Path], None]:
         (bytes_in("model.onnx", bytes(999)), "onnxruntime", "is no ONNX model, or only a part"),
         (bytes_in("model.onnx", b"\x08\x0a"), "onnxruntime", "is no ONNX model, or only a part"),
         (cut, "onnxruntime", "is no ONNX model, or only a part"),
+        (bytes_in("model.onnx", PAGE), "onnxruntime", "is a web page, not the model; download"),
+        (without_weights, "onnxruntime", "not beside it: 'weights.bin'; copy them there, or"),
+        (bytes_in("model.plan", b""), "tensorrt", "model.plan' is empty; put"),
+        (bytes_in("model.plan", LFS), "tensorrt", "is a pointer of Git LFS, not the model; run"),
+        (bytes_in("model.plan", PAGE), "tensorrt", "is a web page, not the model; download"),
+        (
+            as_plan,
+            "tensorrt",
+            "is an ONNX model, not a TensorRT plan; build one with `naiad",
+        ),
+        (lambda version: (version / "model.plan").mkdir(), "tensorrt", "is a directory; put the"),
         (lambda version: (version / "model.onnx").mkdir(), "onnxruntime", "is nothing; put the"),
         (lambda version: (version / "model.py").mkdir(), "python", "model.py' is a directory; put"),
         (fifo, "python", "model.py is a named pipe"),
@@ -114,7 +146,7 @@ def test_files_that_cannot_be_a_model(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     make(plant(tmp_path, f'backend: "{backend}"'))
-    assert main(["check", "--json", str(tmp_path)]) == ExitCode.FAILED
+    assert main(["check", "--json", "--gpus", "GPU-a", str(tmp_path)]) == ExitCode.FAILED
     (model,) = json.loads(capsys.readouterr().out)["models"]
     (fault,) = model["faults"]
     assert said in fault
@@ -128,10 +160,11 @@ def test_models_are_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     bytes_in("model.onnx", b"\x18\0\0\0ORTM\0")(plant(tmp_path, None, "ort"))
     bytes_in("model.py", b"pass")(plant(tmp_path, None, "code"))
     bytes_in("model.py", b"")(plant(tmp_path, f'backend: "identity" {X} {Y}', "echo"))
+    bytes_in("model.plan", b"vtrt")(plant(tmp_path, None, "plan"))
     many = f"backend: 'identity' {X} {Y} instance_group {{ count: {INSTANCES_MAX} }}"
     plant(tmp_path, many, "many")
-    assert main(["check", str(tmp_path)]) == ExitCode.DONE
-    assert capsys.readouterr().out.endswith("6 models, 0 with faults\n")
+    assert main(["check", "--gpus", "GPU-a", str(tmp_path)]) == ExitCode.DONE
+    assert capsys.readouterr().out.endswith("7 models, 0 with faults\n")
 
 
 def test_only_versions_that_would_be_served_are_judged(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ import pytest
 from naiad.cli.building import files, modules
 from naiad.cli.building.engine_builder import EngineBuilder, Limits, interruptible
 from naiad.cli.building.progress import ERRORS_KEPT_MAX, Messages, Phases
-from naiad.cli.building.source import find_source
+from naiad.cli.building.source import find_source, refuse_unfit
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
+from support.onnx_models import write_echo
 
 WAIT_S = 30
 
@@ -80,6 +81,83 @@ def test_what_cannot_be_built_is_one_sentence(
     with pytest.raises(CommandFailed, match="such as model_repository/NAME") as fault:
         find_source(str(tmp_path / "nowhere"), None)
     assert fault.value.code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty; put the model's file there"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
+        (b"<!DOCTYPE html><html></html>", "is a web page, not the model"),
+        (b"anything", "is no ONNX model, or only a part of one"),
+    ],
+)
+def test_files_that_are_no_onnx(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(CommandFailed, match=said) as fault:
+        refuse_unfit(str(path))
+    assert fault.value.code == ExitCode.FAILED
+
+
+@pytest.mark.parametrize("datatype", ["FP64", "UINT16", "BYTES"])
+def test_types_that_tensorrt_does_not_have(tmp_path: Path, datatype: str) -> None:
+    path = write_echo(tmp_path / "m", datatype, [4]) / "1" / "model.onnx"
+    with pytest.raises(CommandFailed, match=f'input "INPUT0" is {datatype}.*cast inside the ONNX'):
+        refuse_unfit(str(path))
+
+
+def test_what_tensorrt_can_read_passes(tmp_path: Path) -> None:
+    for datatype in ("FP16", "BF16", "INT64", "BOOL"):
+        refuse_unfit(str(write_echo(tmp_path / datatype, datatype, [4]) / "1" / "model.onnx"))
+    (tmp_path / "ort").write_bytes(b"\x18\0\0\0ORTM\0")
+    refuse_unfit(str(tmp_path / "ort"))
+
+
+def test_what_is_where_the_onnx_should_be(tmp_path: Path) -> None:
+    version = tmp_path / "m" / "3"
+    (version / "model.onnx").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").touch()
+    with pytest.raises(CommandFailed, match=r"3/model.onnx', which is a directory without a"):
+        find_source(str(tmp_path / "m"), None)
+    (version / "model.onnx").rmdir()
+    (version / "model.onnx").symlink_to("/gone")
+    with pytest.raises(CommandFailed, match=r"which is a link to nothing \('/gone'\)"):
+        find_source(str(tmp_path / "m"), None)
+
+
+def test_a_place_that_cannot_be_written_is_found_before_the_build(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    files.refuse_unwritable([str(tmp_path / "new" / "deeper" / "plan"), str(tmp_path / "file")])
+    assert os.listdir(tmp_path) == ["file"]
+    (tmp_path / "closed").mkdir(0o500)
+    for path, why in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / "file" / "plan", r"file' is a file"),
+        (tmp_path / "closed" / "plan", r"no right to write in .*closed'"),
+    ):
+        if path.parent.name == "closed" and os.geteuid() == 0:
+            continue  # root has every right
+        with pytest.raises(CommandFailed, match=why) as fault:
+            files.refuse_unwritable([str(path)])
+        assert fault.value.code == ExitCode.USAGE
+
+
+def test_an_interruption_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "plan"
+    path.write_bytes(b"old")
+    for step in ("fsync", "replace"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, step, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                files.write_whole(str(path), b"new")
+        assert path.read_bytes() == b"old"
+        assert os.listdir(tmp_path) == ["plan"]
 
 
 def test_a_config_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
