@@ -114,6 +114,16 @@ def write_classifier(directory: Path) -> Path:
     )
 
 
+def write_two(directory: Path) -> Path:
+    """Two inputs of free sizes, each with an output of its own."""
+    return write_model(
+        directory,
+        [("Abs", ["a"], ["c"]), ("Neg", ["b"], ["d"])],
+        [Tensor("a", "FP32", ["n", "s"]), Tensor("b", "FP32", ["n", "t"])],
+        [Tensor("c", "FP32", ["n", "s"]), Tensor("d", "FP32", ["n", "t"])],
+    )
+
+
 def write_mixed(directory: Path) -> Path:
     """p = a + b·M and q = p·N: rows of four sizes, and exact for small whole numbers."""
     return write_model(

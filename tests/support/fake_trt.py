@@ -92,11 +92,11 @@ def plan(
 
     `profiles`: least, best and greatest shape by dynamic input. `values`: the same of the values of
     shape tensors, which makes them such. `header` may hold `version`, `capability`, `types` and
-    `formats` by tensor, `untold` (outputs whose shape depends on the data, with their dims),
-    `device_bytes` (what a context takes), `trip` (a file: while it is there, the kernel removes it
-    and traps), `has_host_code` (a version-compatible plan), `plugins` (a library it needs), `hold`
-    (a file: while it is there, the kernel takes its time) and `host` (outputs that lie in host
-    memory).
+    `formats` by tensor (or "x in 1": in that profile), `untold` (outputs whose shape depends on the
+    data, with their dims), `device_bytes` (what a context takes), `trip` (a file: while it is
+    there, the kernel removes it and traps), `has_host_code` (a version-compatible plan), `plugins`
+    (a library it needs), `hold` (a file: while it is there, the kernel takes its time), `host`
+    (outputs that lie in host memory) and `slack` (bytes that the kernel spoils behind an output).
     """
     header = {"profiles": profiles, "values": values or {}, **header}
     told = json.dumps({"version": __version__, "capability": "9.0", **header}).encode()
@@ -259,11 +259,11 @@ class ICudaEngine:
         return TensorFormat.LINEAR if is_linear else TensorFormat.CHW32
 
     def get_tensor_format_desc(self, name: str, profile_index: int = 0) -> str:
-        text: str = self._header.get("formats", {}).get(name, LINEAR_TEXT)
-        return text
+        told: dict[str, str] = self._header.get("formats", {})
+        return told.get(f"{name} in {profile_index}") or told.get(name, LINEAR_TEXT)
 
     def get_tensor_vectorized_dim(self, name: str, profile_index: int = 0) -> int:
-        return -1 if self.get_tensor_format_desc(name) == LINEAR_TEXT else 1
+        return -1 if self.get_tensor_format_desc(name, profile_index) == LINEAR_TEXT else 1
 
     def get_device_memory_size_for_profile_v2(self, profile_index: int) -> int:
         size: int = self._header.get("device_bytes", 1024)
@@ -303,6 +303,8 @@ class IExecutionContext:
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
         self._known: dict[Any, dict[str, tuple[int, ...]]] = {}
+        self._executed: dict[str, tuple[int, ...]] = {}
+        """The shapes of the last execution outside of a capture."""
 
     def _error(self, text: str) -> bool:
         self.engine._logger.log(ILogger.Severity.ERROR, f"IExecutionContext::{text}")
@@ -325,6 +327,7 @@ class IExecutionContext:
         if len(shape) != len(most) or not all(
             low <= size <= high for low, size, high in zip(least, shape, most, strict=True)
         ):
+            self._shapes.pop(name, None)
             return self._error(
                 f"setInputShape: Error Code 3: Set dimensions {list(shape)} for tensor {name} do "
                 f"not satisfy any optimization profiles ({list(least)} to {list(most)})"
@@ -352,7 +355,8 @@ class IExecutionContext:
 
     def get_max_output_size(self, name: str) -> int:
         shape = self._outputs_shapes()[name]
-        return int(np.prod(shape)) * self._dtype(name).itemsize
+        more: int = self.engine._header.get("slack", 0)
+        return int(np.prod(shape)) * self._dtype(name).itemsize + more
 
     def set_tensor_address(self, name: str, memory: int) -> bool:
         if not memory:
@@ -373,6 +377,10 @@ class IExecutionContext:
         for name in self.engine._nodes:
             if name not in self._addresses and name not in self._allocators:
                 return self._error(f"enqueueV3: Error Code 3: no address for tensor {name}")
+        if stream.captured is None:
+            self._executed = dict(self._shapes)
+        elif self._executed != self._shapes:
+            return self._error("enqueueV3: Error Code 1: execute these shapes before a capture")
         if not self._allocators:
             addresses, shapes = dict(self._addresses), dict(self._shapes)
             stream.add(lambda: self._kernel(addresses, shapes))
@@ -420,8 +428,10 @@ class IExecutionContext:
         return np.frombuffer(ctypes.string_at(address, size), dtype).reshape(shape)
 
     def _write(self, name: str, array: Any, address: int) -> None:
-        self._check(name, address, array.nbytes)
+        slack = self.engine._header.get("slack", 0)
+        self._check(name, address, array.nbytes + slack)
         ctypes.memmove(address, array.tobytes(), array.nbytes)
+        ctypes.memset(address + array.nbytes, fake_cudart.POISON, slack)
 
     def _check(self, name: str, address: int, size: int) -> None:
         is_host = self.engine.get_tensor_location(name) is TensorLocation.HOST

@@ -316,6 +316,25 @@ def test_the_owners_event_is_waited_for_before_bytes_are_touched(
     cuda.end_event(owners)
 
 
+def test_the_event_of_a_region_is_opened_with_it_and_ended_with_it(
+    handle: bytes, gpu: fake_cudart.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = fake_cuda_ipc.loaded()
+    ended: list[object] = []
+    event = object()
+    monkeypatch.setattr(cuda, "open_event", lambda *_: event)
+    monkeypatch.setattr(cuda, "end_event", ended.append)
+    regions = DeviceRegions(lambda: cuda)
+    regions.define(cuda_region(handle, 256, 0, "theirs", event=bytes(64), region_id=1))
+    span = regions.span(1, 0, 4)
+    assert regions.span(1, 8, 4).event is event
+    regions.forget([1])
+    assert not ended, "a span of it is in use"
+    del span
+    assert ended == [event]
+    assert fake_cuda_ipc.open_count(handle) == 0
+
+
 # --- what goes wrong ---------------------------------------------------------------------------
 
 
@@ -351,11 +370,13 @@ def test_less_memory_than_was_registered_is_refused_and_closed(
 
 
 def test_an_event_that_cannot_be_opened_leaves_nothing_open(handle: bytes) -> None:
+    """Not even as long as somebody has the error."""
     regions = DeviceRegions(fake_cuda_ipc.loaded)
     regions.define(cuda_region(handle, 256, 0, "late", event=bytes(64), region_id=1))
-    with pytest.raises(RequestError, match="'late' cannot be opened"):
+    with pytest.raises(RequestError, match="'late' cannot be opened") as caught:
         regions.span(1, 0, 4)
     assert fake_cuda_ipc.open_count(handle) == 0
+    assert caught.value.__cause__ is not None
 
 
 @pytest.mark.parametrize(("offset", "size"), [(256, 1), (255, 2), (0, 257), (2**63, 1)])

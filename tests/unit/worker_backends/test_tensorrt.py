@@ -104,6 +104,29 @@ def test_shape_tensors_lie_in_host_memory(tmp_path: Path) -> None:
         served.answers(served.request({"x": random(1, 3), "shape": np.array([6, 3])}))
 
 
+def test_values_in_host_memory_are_those_of_their_own_request(tmp_path: Path) -> None:
+    """Requests of one batch that cannot be joined run one after the other, in the same memory."""
+    directory = engines.write_expand(tmp_path / "expand")
+    values = {"shape": [[1, 3], [2, 3], [5, 3]]}
+    served = load(put_plan(directory, values=values, host=["told"]))
+    shapes = [np.array([rows, 3], np.int64) for rows in (4, 1, 5)]
+    check_batch(served, directory, [{"x": random(1, 3), "shape": shape} for shape in shapes])
+
+
+def test_requests_are_joined_when_all_their_shapes_agree(tmp_path: Path) -> None:
+    directory = engines.write_two(tmp_path / "two")
+    profiles = [{name: [[1, 1], [1, 4], [8, 9]] for name in "ab"}]
+    served = load(put_plan(directory, profiles), {"max_batch_size": 8})
+    sizes = [(2, 3), (2, 4), (2, 3), (1, 3)]
+    requests = [
+        {"a": random(1, first, seed=n), "b": random(1, second, seed=n + 9)}
+        for n, (first, second) in enumerate(sizes)
+    ]
+    check_batch(served, directory, requests)
+    pieces = served.backend._pieces([served.request(one) for one in requests])  # type: ignore[attr-defined]
+    assert [piece.indexes for piece in pieces] == [[0, 2], [1], [3]]
+
+
 def test_the_profile_is_chosen_by_values_too(tmp_path: Path) -> None:
     directory = engines.write_expand(tmp_path / "expand")
     group = {"name": "expand", "kind": "KIND_GPU", "profile": ["0", "1"]}
@@ -181,6 +204,20 @@ def test_batches_allocate_nothing_on_the_device(affine: Served, gpu: fake_cudart
     assert gpu.used == 4 * memory.BUFFER_BYTES_MIN
 
 
+def test_outputs_that_need_more_than_their_elements_have_it_from_the_start(
+    tmp_path: Path, gpu: fake_cudart.Device
+) -> None:
+    directory = put_plan(engines.write_affine(tmp_path / "affine"), AFFINE, slack=1000)
+    backend = TensorRTBackend(engines.importer)
+    backend.load(engines.on_gpu(directory))
+    before = gpu.calls["cudaMalloc"]
+    backend.warm_up()
+    array = random(4, 4)
+    served = Served(TensorRTBackend(engines.importer), engines.on_gpu(directory))
+    np.testing.assert_array_equal(served.ask({"x": array})["y"], 2 * array + 1)
+    assert gpu.calls["cudaMalloc"] == 2 * before
+
+
 def test_unload_gives_everything_back(affine: Served, gpu: fake_cudart.Device) -> None:
     assert gpu.memory
     assert gpu.pinned
@@ -210,6 +247,18 @@ def test_auto_completed_batches_fit_the_profile(
     config = load(put_plan(engines.write_affine(tmp_path / "affine"), profiles)).config
     assert config.max_batch_size == size
     assert config.batches is batches
+
+
+def test_a_batch_is_as_large_as_all_inputs_admit(tmp_path: Path) -> None:
+    profiles = [
+        {"a": [[1, 4], [1, 4], [8, 4]], "b": [[1, 4], [1, 4], [3, 4]]},
+        {"a": [[1, 4], [1, 4], [2, 4]], "b": [[1, 4], [1, 4], [9, 4]]},
+    ]
+    directory = put_plan(engines.write_two(tmp_path / "two"), profiles)
+    group = {"name": "two", "kind": "KIND_GPU", "profile": ["0", "1"]}
+    assert load(directory, {"instance_group": [group]}).config.max_batch_size == 3
+    with pytest.raises(ModelError, match="profiles 0, 1 admit batches of 3 at most"):
+        load(directory, {"instance_group": [group], "max_batch_size": 4})
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {

@@ -16,13 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from naiad.protocol import messages as m
+from naiad.protocol.errors import ModelError, RequestError
 from naiad.shm.cuda.errors import RUNTIME_MODULE
 from naiad.shm.cuda.key import cuda_region
+from naiad.worker.backends.base import DeviceMemory, DeviceSpan, ModelRequest
 from naiad.worker.backends.tensorrt.backend import TensorRTBackend
 from naiad.worker.device_regions import DeviceRegions
 from naiad.worker.execution import ExecutedBatch
 from naiad.worker.regions import RegionTable
 from support import engines, fake_cuda_ipc
+from support.backend_requests import PackedInput
 from support.engines import on_gpu, put_plan
 from support.waiting import wait_until
 from support.worker_parts import batch_of, execution_with, inline, request_of
@@ -39,9 +42,9 @@ def importer(name: str) -> Any:
 class Bench:
     """A worker with y = 2x + 1, and a client's region 1 on its GPU."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **header: Any) -> None:
         self.gpu = fake_cuda_ipc.reset()
-        directory = put_plan(engines.write_affine(folder / "affine"), engines.AFFINE)
+        directory = put_plan(engines.write_affine(folder / "affine"), engines.AFFINE, **header)
         instance = on_gpu(directory, {"max_batch_size": ROWS_MAX})
         backend = TensorRTBackend(importer)
         config = backend.load(instance)
@@ -142,6 +145,57 @@ def test_a_place_that_is_too_small_stays_as_it_is(bench: Bench) -> None:
     assert result.error is not None
     assert "output 'y' (31 bytes) should be at least 32 bytes" in result.error[1]
     np.testing.assert_array_equal(bench.floats(1024, 4), before)
+
+
+def test_an_output_that_needs_more_than_its_elements_is_written_where_there_is_room(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, slack=32)
+    for size, in_place in ((48, False), (79, False), (80, True)):
+        before, around = copies(bench), bench.floats(1024, 8).copy()
+        source = bench.floats(256, 3).copy()
+        (result,) = bench.run(placed(256, 3, outputs=wanted(1024, size))).results
+        assert result.error is None
+        np.testing.assert_array_equal(bench.floats(1024, 3), 2 * source + 1)
+        assert copies(bench) - before == (not in_place)
+        if not in_place:
+            np.testing.assert_array_equal(bench.floats(1024, 8)[3:], around[3:])
+    bench.close()
+
+
+def direct(bench: Bench, source: tuple[int, int], place: tuple[int, int] | None) -> Any:
+    """A request of one row for the backend itself; (offset, bytes) of what lies in the region."""
+    opened = bench.table.device.span(1, 0, 4)
+    inputs = {"x": DeviceSpan(opened.address + source[0], source[1])}
+    places = {} if place is None else {"y": DeviceSpan(opened.address + place[0], place[1])}
+    tensors: Any = {"x": PackedInput("x", "FP32", (1, 4), memoryview(b""))}
+    return ModelRequest("", tensors, ("y",), {}, device=DeviceMemory(inputs, places))
+
+
+@pytest.mark.parametrize("size", [12, 20])
+@pytest.mark.parametrize("count", [1, 2])
+def test_gpu_memory_that_does_not_fit_the_shape_is_refused(
+    bench: Bench, size: int, count: int
+) -> None:
+    good, bad = direct(bench, (0, 16), (1024, 16)), direct(bench, (256, size), None)
+    with pytest.raises(RequestError, match=rf"expected 16 bytes .* \[1, 4\], got {size}"):
+        bench.execution.backend.execute([good, bad][-count:])
+    before = bench.floats(1024, 1).copy()
+    bench.gpu.settle()
+    np.testing.assert_array_equal(bench.floats(1024, 1), before)
+
+
+@pytest.mark.parametrize(("source", "place"), [(4, None), (256, 1028)])
+def test_a_copy_within_the_gpu_that_fails_fails_its_batch(
+    bench: Bench, source: int, place: int | None
+) -> None:
+    """In, and out."""
+    request = direct(bench, (source, 16), None if place is None else (place, 16))
+    bench.gpu.fail("cudaMemcpyAsync", 801)
+    with pytest.raises(ModelError, match="copying 16 bytes within GPU memory: CUDA error 801"):
+        bench.execution.backend.execute([request])
+    (response,) = bench.execution.backend.execute([request])
+    assert not isinstance(response, Exception)
 
 
 def test_the_owners_event_is_waited_for_on_the_device(bench: Bench) -> None:

@@ -138,6 +138,23 @@ def test_formats_that_are_not_linear(tmp_path: Path) -> None:
     assert f"output 'y' of the engine has the format \"{other}\" in profile 0" in text
 
 
+@pytest.mark.parametrize("has_formats", [True, False])
+def test_formats_are_looked_at_in_every_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_formats: bool
+) -> None:
+    if not has_formats:
+        monkeypatch.delattr(fake_trt, "TensorFormat")
+    plan = put_plan(
+        engines.write_affine(tmp_path / "affine"),
+        2 * AFFINE,
+        formats={"y in 1": "Channel major FP16 format"},
+    )
+    load(plan)
+    group = {"name": "affine", "kind": "KIND_GPU", "profile": ["0", "1"]}
+    text = load_fault(plan, config={"instance_group": [group]})
+    assert "output 'y' of the engine has the format \"Channel major FP16 format\" in prof" in text
+
+
 def test_the_lean_runtime_tells_formats_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,12 +358,13 @@ def test_a_kernel_that_traps_ends_the_worker(tmp_path: Path) -> None:
         served.answers(served.request({"x": random(1, 4)}))
 
 
+@pytest.mark.parametrize(("after", "text"), [(0, "16 bytes to the GPU"), (1, "16 bytes from the")])
 def test_other_errors_fail_the_batch_and_leave_nothing_under_way(
-    directory: Path, gpu: fake_cudart.Device
+    directory: Path, gpu: fake_cudart.Device, after: int, text: str
 ) -> None:
     served = load(directory)
-    gpu.fail("cudaMemcpyAsync", 801, after=1)
-    with pytest.raises(ModelError, match=r"CUDA error 801 \(cudaErrorNotSupported\)"):
+    gpu.fail("cudaMemcpyAsync", 801, after=after)
+    with pytest.raises(ModelError, match=rf"copying {text}.* error 801 \(cudaErrorNotSupported\)"):
         served.answers(served.request({"x": random(1, 4)}))
     assert not any(stream.pending for stream in gpu.streams.values())
     np.testing.assert_array_equal(served.ask({"x": random(1, 4)})["y"], 2 * random(1, 4) + 1)
@@ -390,6 +408,21 @@ def test_every_refusal_is_noticed(
         with pytest.raises(ModelError) as caught:
             load(directory)
     assert caught.value.message == f"{text}IExecutionContext::Error Code 3: it does not suit me"
+
+
+def test_a_shape_that_was_refused_is_not_taken_for_set(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The context may have lost the shape that it had before."""
+    served = load(directory)
+    one = random(1, 4)
+    served.ask({"x": one})
+    with monkeypatch.context() as patched:
+        narrow = [fake_trt.Dims(shape) for shape in ([1, 4], [1, 4], [1, 4])]
+        patched.setattr(fake_trt.ICudaEngine, "get_tensor_profile_shape", lambda *_: narrow)
+        with pytest.raises(ModelError, match=r"refused \[2, 4\] for 'x'"):
+            served.answers(served.request({"x": random(2, 4)}))
+    np.testing.assert_array_equal(served.ask({"x": one})["y"], 2 * one + 1)
 
 
 def test_a_refused_output_allocator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,23 @@ def test_smaller_batches_are_padded_down_to_the_lower_bound(
     assert launches(gpu, served, 3) == (0, 1)
 
 
+def test_of_several_graphs_the_smallest_that_admits_a_batch_is_launched(
+    tmp_path: Path, gpu: fake_cudart.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = affine(tmp_path, graphs(spec(8, 1), spec(4, 1), spec(6, 2)))
+    ran: list[int] = []
+    real = fake_trt.IExecutionContext._kernel
+
+    def kernel(context: fake_trt.IExecutionContext, addresses: Any, shapes: Any) -> None:
+        ran.append(shapes["x"][0])
+        real(context, addresses, shapes)
+
+    monkeypatch.setattr(fake_trt.IExecutionContext, "_kernel", kernel)
+    for rows in (1, 3, 4, 5, 7):
+        assert launches(gpu, served, rows) == (1, 0)
+    assert ran == [4, 4, 4, 6, 8]
+
+
 def test_padding_does_not_reach_other_shapes(tmp_path: Path, gpu: fake_cudart.Device) -> None:
     profiles = [{"image": [[1, 3, 4, 4], [2, 3, 8, 8], [4, 3, 16, 16]]}]
     directory = put_plan(engines.write_blur(tmp_path / "blur"), profiles)
@@ -240,6 +257,16 @@ def test_specs_that_fit_no_batch(tmp_path: Path, given: dict[str, Any], text: st
     assert text in caught.value.message
 
 
+def test_a_graph_that_is_not_launched_fails_its_batch(
+    tmp_path: Path, gpu: fake_cudart.Device
+) -> None:
+    served = affine(tmp_path, graphs(spec(1)))
+    gpu.fail("cudaGraphLaunch", 801)
+    with pytest.raises(ModelError, match=r"launching a graph: CUDA error 801"):
+        served.answers(served.request({"x": random(1, 4)}))
+    assert launches(gpu, served, 1) == (1, 0)
+
+
 def test_a_kernel_that_traps_in_a_graph_ends_the_worker(tmp_path: Path) -> None:
     from naiad.worker.backends.base import InstanceLost
 
@@ -268,12 +295,24 @@ def test_streams_have_the_priority_of_the_config(
     assert [stream.priority for stream in gpu.streams.values()] == [number] * 3
 
 
-def test_spinning_does_not_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_do_on_the_default_stream_does_not_wait_for_batches(
+    tmp_path: Path, gpu: fake_cudart.Device
+) -> None:
+    affine(tmp_path, {})
+    flags = {stream.flags for stream in gpu.streams.values()}
+    assert flags == {fake_cudart.cudaStreamNonBlocking}
+
+
+@pytest.mark.parametrize("is_spinning", [True, False])
+def test_only_who_is_told_to_spin_does_not_sleep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_spinning: bool
+) -> None:
     from naiad.worker.backends.tensorrt import streams
 
-    def refuse(seconds: float) -> None:
-        raise AssertionError("it slept")
-
-    monkeypatch.setattr(streams, "sleep", refuse)
-    served = affine(tmp_path, {"optimization": {"cuda": {"busy_wait_events": True}}})
+    pauses: list[float] = []
+    monkeypatch.setattr(streams, "sleep", pauses.append)
+    cuda = {"busy_wait_events": True} if is_spinning else {}
+    served = affine(tmp_path, {"optimization": {"cuda": cuda}})
     served.ask({"x": random(2, 4)})
+    assert bool(pauses) is not is_spinning
+    assert all(streams.POLL_SECONDS_MIN <= one <= streams.POLL_SECONDS_MAX for one in pauses)

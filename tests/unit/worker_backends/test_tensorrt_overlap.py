@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.protocol.errors import ModelError, RequestError
+from naiad.shm.mapped_memory import MappedMemory
 from naiad.worker.backends.base import InstanceLost, ModelRequest
 from naiad.worker.backends.tensorrt import memory
 from naiad.worker.backends.tensorrt.backend import TensorRTBackend
@@ -162,15 +163,18 @@ def test_a_part_of_the_staged_batch(worker: Worker) -> None:
     check(arrays[1], served.answers(following[1])[0])
 
 
-def test_a_fault_of_the_next_batch_is_its_own(worker: Worker) -> None:
+def test_a_fault_of_the_next_batch_is_its_own(worker: Worker, gpu: fake_cudart.Device) -> None:
     served = worker.served
-    bad = served.request({"x": random(2, 4)})
+    memory = MappedMemory(-1, 4096)
+    good, bad = (served.request({"x": random(2, 4)}) for _ in range(2))
+    good.inputs["x"].buffer = memoryview(memory)[:32]
     bad.inputs["x"].buffer = bad.inputs["x"].buffer[:8]
-    worker.waiting = following = [bad]
+    worker.waiting = following = [good, bad]
     check(random(1, 4), served.ask({"x": random(1, 4)}))
     assert worker.staged == 1
     with pytest.raises(RequestError, match=r"expected 32 bytes for the shape \[2, 4\], got 8"):
         served.answers(*following)
+    assert not any(stream.pending for stream in gpu.streams.values())
     check(random(1, 4), served.ask({"x": random(1, 4)}))
 
 
@@ -260,6 +264,38 @@ def test_groups_of_one_batch_overlap(tmp_path: Path, gpu: fake_cudart.Device) ->
         np.testing.assert_allclose(answer["out"], want, rtol=1e-5, atol=1e-6)
 
 
+def test_a_group_is_brought_to_the_device_once_even_if_it_cannot_be(
+    tmp_path: Path, gpu: fake_cudart.Device
+) -> None:
+    steps: list[str] = []
+    profiles = [{"image": [[1, 3, 4, 4], [2, 3, 8, 8], [4, 3, 16, 16]]}]
+    directory = put_plan(engines.write_blur(tmp_path / "blur"), profiles)
+    served = Served(TensorRTBackend(profiled(steps)), engines.on_gpu(directory))
+    good, bad = (served.request({"image": random(1, 3, size, size)}) for size in (4, 8))
+    bad.inputs["image"].buffer = bad.inputs["image"].buffer[:8]
+    steps.clear()
+    answer, fault = served.answers(good, bad)
+    assert not isinstance(answer, Exception)
+    assert isinstance(fault, RequestError)
+    assert steps == ["copy in", "launch", "execute", "copy in", "copy out"]
+
+
+def test_a_staged_batch_goes_with_the_model(worker: Worker, gpu: fake_cudart.Device) -> None:
+    """Its clients' memory is let go when nothing reads it any more."""
+    memory = MappedMemory(-1, 4096)
+    request = worker.served.request({"x": random(1, 4)})
+    request.inputs["x"].buffer = memoryview(memory)[:16]
+    worker.may_begin = False
+    worker.waiting = [request]
+    check(random(1, 4), worker.served.ask({"x": random(1, 4)}))
+    assert gpu.registered
+    assert any(stream.pending for stream in gpu.streams.values())
+    worker.backend.unload()
+    assert not gpu.sticky
+    assert not gpu.registered
+    assert not gpu.memory
+
+
 def test_without_late_batches_one_set_of_buffers_is_enough(
     tmp_path: Path, gpu: fake_cudart.Device
 ) -> None:
@@ -271,25 +307,27 @@ def test_without_late_batches_one_set_of_buffers_is_enough(
     assert worker.staged == 0
 
 
-def test_a_profiler_sees_each_step(tmp_path: Path, gpu: fake_cudart.Device) -> None:
-    seen: list[tuple[str, str]] = []
+def profiled(steps: list[str]) -> Callable[[str], Any]:
+    """What a worker with a profiler can import; the profiler notes into `steps`."""
 
     class Nvtx:
         @staticmethod
         @contextmanager
         def annotate(message: str, domain: str) -> Iterator[None]:
-            seen.append((domain, message))
+            assert domain == "naiad"
+            steps.append(message)
             yield
 
-    def importer(name: str) -> Any:
-        return Nvtx if name == "nvtx" else engines.importer(name)
+    return lambda name: Nvtx if name == "nvtx" else engines.importer(name)
 
+
+def test_a_profiler_sees_each_step(tmp_path: Path, gpu: fake_cudart.Device) -> None:
+    steps: list[str] = []
     directory = put_plan(engines.write_affine(tmp_path / "affine"), AFFINE)
-    served = Served(TensorRTBackend(importer), engines.on_gpu(directory))
-    seen.clear()
+    served = Served(TensorRTBackend(profiled(steps)), engines.on_gpu(directory))
+    steps.clear()
     served.ask({"x": random(1, 4)})
-    steps = ["copy in", "launch", "execute", "copy out"]
-    assert seen == [("naiad", step) for step in steps]
+    assert steps == ["copy in", "launch", "execute", "copy out"]
 
 
 @pytest.fixture(scope="module")

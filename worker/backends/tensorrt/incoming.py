@@ -39,29 +39,25 @@ class Incoming:
     ) -> Flight:
         """Start the copies in of requests that are joined by `rows` into inputs of these shapes.
 
-        Raises RequestError for bytes that do not fit; nothing is under way then.
+        Raises RequestError for bytes that do not fit; what was begun before is under way then.
         """
         bound: dict[str, int] = {}
-        try:
-            self._streams.mark_copied_in(buffers.begun)
-            for binding in self._inputs:
-                name, shape = binding.name, shapes[binding.name]
-                size = binding.size_bytes(shape)
-                if binding.is_host:
-                    _check_size(name, shape, size, len(requests[0].inputs[name].buffer))
-                    continue
-                places = [(0, size)]
-                if rows is not None:
-                    places = cuts(rows, size // shape[0] if shape[0] else 0)
-                address = self._bindable(name, requests, size)
-                if address:
-                    bound[name] = address
-                    continue
-                self._copy_in(name, requests, places, buffers)
-            self._streams.mark_copied_in(buffers.copied_in)
-        except Exception:
-            self._streams.finish()
-            raise
+        self._streams.mark_copied_in(buffers.begun)
+        for binding in self._inputs:
+            name, shape = binding.name, shapes[binding.name]
+            size = binding.size_bytes(shape)
+            if binding.is_host:
+                _check_size(name, shape, size, len(requests[0].inputs[name].buffer))
+                continue
+            places = [(0, size)]
+            if rows is not None:
+                places = cuts(rows, size // shape[0] if shape[0] else 0)
+            address = self._bindable(name, requests, size)
+            if address:
+                bound[name] = address
+                continue
+            self._copy_in(name, requests, places, buffers)
+        self._streams.mark_copied_in(buffers.copied_in)
         return Flight(requests, rows, shapes, buffers, bound=bound)
 
     def _bindable(self, name: str, requests: Sequence[ModelRequest], size: int) -> int:

@@ -108,7 +108,7 @@ class Pipeline:
         return responses
 
     def _bring(self, piece: Piece) -> None:
-        if piece.path is None or piece.flight is not None:
+        if piece.path is None or piece.flight is not None or piece.fault is not None:
             return
         buffers = next(one for one in self._sets if not one.is_taken)
         try:
