@@ -51,16 +51,18 @@ def check(
     fault = config_name_fault(model_config_name)
     if fault:
         raise CommandFailed(fault, ExitCode.USAGE)
+    devices = found(gpus)
     surroundings = Surroundings(
         backends=importable_backends(),
-        devices=found(gpus).devices,
+        devices=devices.devices,
         cpu_backends=cpu_backends(),
         on_missing_gpu=on_missing_gpu,
         auto_complete=not disable_auto_complete_config,
         config_name=model_config_name,
     )
     seen = scan(repository, surroundings=surroundings)
-    seen = replace(seen, models=tuple(map(_with_files, seen.models)))
+    notes = (*seen.notes, *([devices.note] if devices.note else []))
+    seen = replace(seen, models=tuple(map(_with_files, seen.models)), notes=notes)
     if as_json:
         click.echo(json.dumps(seen.to_json(), indent=2))
     else:

@@ -125,8 +125,9 @@ def way_out(backend: str, devices: str) -> str:
     if backend == "tensorrt":
         return (
             'backend "tensorrt" is not installed; it needs an NVIDIA GPU (visible devices: '
-            f'{devices}) and pip install "naiad[tensorrt]"; or serve the ONNX file the engine was '
-            'built from with backend: "onnxruntime"'
+            f'{devices}) and pip install "naiad[tensorrt]" (for plans of TensorRT-RTX '
+            '"naiad[cuda,rtx]"); or serve the ONNX file the engine was built from with backend: '
+            '"onnxruntime"'
         )
     if backend == "openvino":
         return (

@@ -29,6 +29,11 @@ from naiad.config.model import InstanceGroup, ModelConfig, messages
 from naiad.config.surroundings import gpu_devices
 
 RELEASE: Final = "not in this release"
+GPUS_HIDDEN: Final = (
+    "if `nvidia-smi -L` lists one here, look at --gpus and CUDA_VISIBLE_DEVICES (a container needs "
+    "`docker run --gpus all`)"
+)
+"""Why a server may not see what is there."""
 _ACCELERATED_KINDS: Final = {
     "gpu_execution_accelerator": "KIND_GPU",
     "cpu_execution_accelerator": "KIND_CPU",
@@ -124,10 +129,13 @@ def _without_gpu(backend: str) -> str:
     """The way out where there is no GPU at all."""
     if backend in GPU_ONLY_BACKENDS:
         return (
-            f'backend "{backend}" runs on GPUs only: serve the ONNX file the engine was built from '
-            'with backend: "onnxruntime", or see `nvidia-smi -L` and --gpus'
+            f'backend "{backend}" runs on GPUs only: {GPUS_HIDDEN}; or serve the ONNX file the '
+            'engine was built from with backend: "onnxruntime"'
         )
-    return "write kind: KIND_CPU or KIND_AUTO, or serve it with --on-missing-gpu=cpu"
+    return (
+        f"{GPUS_HIDDEN}; or write kind: KIND_CPU or KIND_AUTO, or serve it with "
+        "--on-missing-gpu=cpu"
+    )
 
 
 def _scheduling(config: ModelConfig) -> Iterator[str]:

@@ -13,8 +13,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+import naiad.cli.check
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.main import main
+from naiad.config.gpu_listing import FoundGpus
 from naiad.config.validate import INSTANCES_MAX
 from support.onnx_models import Tensor, write_model
 
@@ -228,3 +230,14 @@ def test_nothing_is_filled_in_where_a_server_would_not(
     strict = ["check", str(tmp_path), "--disable-auto-complete-config"]
     assert main(strict) == ExitCode.FAILED
     assert "input, output not given" in capsys.readouterr().out
+
+
+def test_why_gpus_were_not_found_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a server says it at its start: else "no GPU is visible" is a riddle."""
+    fault = FoundGpus((), "GPUs cannot be listed (no nvidia-ml-py) and are not used")
+    monkeypatch.setattr(naiad.cli.check, "found", lambda _: fault)
+    plant(tmp_path, f'backend: "identity" {X} {Y}')
+    assert main(["check", str(tmp_path)]) == ExitCode.DONE
+    assert f"note: {fault.note}\n" in capsys.readouterr().out

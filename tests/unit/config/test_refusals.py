@@ -146,6 +146,7 @@ def test_tensorrt_without_gpu_is_one_sentence_that_names_the_devices() -> None:
         (sentence,) = refused(gpu, backends=backends)
         assert "visible devices: cpu" in sentence
         assert "--on-missing-gpu" not in sentence
+    assert "if `nvidia-smi -L` lists one here, look at --gpus and CUDA_VISIBLE_DEVICES" in sentence
     assert refused(gpu, backends=("tensorrt",), devices=GPU) == []
 
 
@@ -154,6 +155,7 @@ def test_a_gpu_group_without_gpu_says_which_devices_there_are() -> None:
 
     assert sentence.startswith('instance_group[0] "g": KIND_GPU, but no GPU is visible')
     assert "visible devices: cpu" in sentence
+    assert "a container needs `docker run --gpus all`" in sentence
     assert "--on-missing-gpu=cpu" in sentence
 
 
