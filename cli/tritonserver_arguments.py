@@ -12,6 +12,7 @@ from typing import Final
 
 from naiad.cli.tritonserver_flags import (
     AUTO_COMPLETE_SETTING,
+    BACKEND_ABSENT,
     BACKEND_SETTINGS,
     FLAGS,
     METRICS_HARMLESS,
@@ -190,17 +191,26 @@ def _pair(name: str, text: str, form: str) -> tuple[str, str]:
     return key, value
 
 
+_MODEL_SETTINGS: Final = "leave it out; docs/model_configuration.md has what a model can set"
+
+
 def _backend(out: Translated, name: str, text: str) -> None:
     key, value = _pair(name, text, "BACKEND,SETTING=VALUE or SETTING=VALUE")
     if key == AUTO_COMPLETE_SETTING:
         is_on = _checked(f"{name} {key}", "boolean", value) == "true"
         out.switches["--disable-auto-complete-config"] = not is_on
         return
+    absent = BACKEND_ABSENT.get(key)
+    if absent is not None:
+        if value.lower() not in absent.harmless:
+            raise WrongFlag(f"{name}={key}=…: {absent.what}")
+        return
     why = BACKEND_SETTINGS.get(key)
     if why is None:
+        known = (*BACKEND_SETTINGS, *BACKEND_ABSENT, AUTO_COMPLETE_SETTING)
         raise WrongFlag(
-            f"{name}={key}=…: no backend of this release has this setting; leave it out, or see"
-            " docs/model_configuration.md for what a model can set"
+            f"{name}={key:.80}=…: no backend of this release has this setting; "
+            + (did_you_mean(key, known) or _MODEL_SETTINGS)
         )
     out.notes[f"{name}={key}"] = f"{name}={key} has no effect: {why}"
 

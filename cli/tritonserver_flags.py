@@ -222,10 +222,31 @@ BACKEND_SETTINGS: Final[dict[str, str]] = {
     "python,stub-timeout-milliseconds": "the time is naiad.load_timeout_s of the model's"
     " configuration",
     "python,python-runtime": "models run in the server's own environment",
+    "tensorrt,coalesce-request-input": "inputs are copied to their places one by one",
+    "tensorrt,execution-policy": "every instance is a process of its own",
+    "onnxruntime,enable-global-threadpool": "every instance has threads of its own (naiad.threads)",
     "min-compute-capability": "the engine of each model decides which GPUs it runs on",
     "backend-directory": _PYTHON_PACKAGES,
 }
 """Settings of backends that are accepted, and why they change nothing."""
+
+_OWN_PARAMETER: Final = "is set for each model that needs it, by the parameter"
+_BATCH_SIZE: Final = Absent(
+    "the batch size of models that leave it open is 4; write max_batch_size into their config.pbtxt",
+    ("4",),
+)
+BACKEND_ABSENT: Final[dict[str, Absent]] = {
+    "tensorrt,plugins": Absent(
+        f'{_OWN_PARAMETER} "plugins", with paths inside its directory (docs/backends.md)'
+    ),
+    "tensorrt,version-compatible": Absent(
+        f'{_OWN_PARAMETER} "version-compatible" (docs/backends.md)', _FALSE
+    ),
+    "default-max-batch-size": _BATCH_SIZE,
+    "onnxruntime,default-max-batch-size": _BATCH_SIZE,
+    "tensorrt,default-max-batch-size": _BATCH_SIZE,
+}
+"""Settings of backends that would change answers, and where they are set instead."""
 
 AUTO_COMPLETE_SETTING: Final = "auto-complete-config"
 

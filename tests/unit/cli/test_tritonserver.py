@@ -10,7 +10,7 @@ from naiad.cli.exit_codes import ExitCode
 from naiad.cli.main import main
 from naiad.cli.tritonserver import own_options, usage
 from naiad.cli.tritonserver_arguments import Translated, WrongFlag, translated
-from naiad.cli.tritonserver_flags import FLAGS, NoEffect, Off, Switch, To
+from naiad.cli.tritonserver_flags import BACKEND_SETTINGS, FLAGS, NoEffect, Off, Switch, To
 
 OWN = own_options()
 TRITON_2_51 = """
@@ -147,6 +147,16 @@ def test_repositories_may_be_several_and_in_both_spellings() -> None:
         (["--host-policy=p,numa-node=0"], "is not in this release"),
         (["--metrics-config=summary_latencies=true"], "not in this release"),
         (["--backend-config=python,stub-timeout=5"], "no backend of this release has this setting"),
+        (
+            ["--backend-config=python,shm-default-byte-sise=5"],
+            'did you mean "python,shm-default-byte-size"?',
+        ),
+        (["--backend-config=tensorrt,plugins=/a.so;/b.so"], 'by the parameter "plugins", with'),
+        (
+            ["--backend-config=tensorrt,version-compatible=true"],
+            'is set for each model that needs it, by the parameter "version-compatible"',
+        ),
+        (["--backend-config=default-max-batch-size=8"], "write max_batch_size into their"),
         (["--backend-config=nonsense"], "expected BACKEND,SETTING=VALUE"),
     ],
 )
@@ -160,6 +170,8 @@ def test_what_is_wrong_or_not_there_is_one_sentence(flags: list[str], said: str)
     [
         "--trace-config=level=OFF",
         "--rate-limit=off",
+        "--backend-config=tensorrt,version-compatible=false",
+        "--backend-config=tensorrt,default-max-batch-size=4",
         "--cache-config=local,size=0",
         "--allow-sagemaker=false",
         "--allow-vertex-ai=0",
@@ -182,6 +194,12 @@ def test_what_has_no_effect_is_told_once_with_the_reason() -> None:
             (note,) = found.notes.values()
             assert note.startswith(f"{name} has no effect: {flag.fate.why}")
             assert "\n" not in note
+
+
+def test_settings_of_backends_without_effect_are_told() -> None:
+    for setting in BACKEND_SETTINGS:
+        (note,) = given(f"--backend-config={setting}=1").notes.values()
+        assert note.startswith(f"--backend-config={setting} has no effect: ")
 
 
 def test_every_flag_that_means_something_is_an_option_of_serve() -> None:
