@@ -232,7 +232,7 @@ BACKEND_SETTINGS: Final[dict[str, str]] = {
 
 _OWN_PARAMETER: Final = "is set for each model that needs it, by the parameter"
 _BATCH_SIZE: Final = Absent(
-    "the batch size of models that leave it open is 4; write max_batch_size into their config.pbtxt",
+    "models that leave their batch size open have 4; write max_batch_size into their config.pbtxt",
     ("4",),
 )
 BACKEND_ABSENT: Final[dict[str, Absent]] = {
