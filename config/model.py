@@ -232,8 +232,15 @@ class ModelConfig:
         return self.max_batch_size > 0 and self.dynamic_batching is not None
 
     def full_shape(self, tensor: TensorConfig) -> tuple[int, ...]:
-        """dims as clients send them: with a leading -1 when the model batches."""
+        """dims with a leading -1 when the model batches."""
         return (-1, *tensor.dims) if self.max_batch_size > 0 else tensor.dims
+
+    def sent_shape(self, tensor: TensorConfig) -> tuple[int, ...]:
+        """The shape that clients send. Of a model that batches, the batch is the first dimension,
+        and of a shape tensor the first of its values."""
+        if not (tensor.is_shape_tensor and self.max_batch_size > 0):
+            return self.full_shape(tensor)
+        return tuple(count if count < 0 else count + 1 for count in tensor.dims)
 
 
 def messages(json: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:

@@ -25,7 +25,7 @@ from naiad.config.backends import (
 )
 from naiad.config.cuda_graphs import graph_warnings
 from naiad.config.faults import did_you_mean, listed
-from naiad.config.model import InstanceGroup, ModelConfig, messages
+from naiad.config.model import InstanceGroup, ModelConfig, TensorConfig, messages
 from naiad.config.surroundings import gpu_devices
 
 RELEASE: Final = "not in this release"
@@ -182,18 +182,29 @@ def _tensors(config: ModelConfig) -> Iterator[str]:
                 f"input[{index}].allow_ragged_batch: ragged batches are {RELEASE}; remove it, "
                 "requests of equal shape are batched"
             )
+    batches = config.max_batch_size > 0
+    if batches and config.inputs and all(tensor.is_shape_tensor for tensor in config.inputs):
+        yield (
+            "input: all are shape tensors, and one of the others must tell the size of a batch; "
+            "set max_batch_size: 0 and give whole shapes"
+        )
     sides = (("input", config.inputs), ("output", config.outputs))
     for side, tensors in sides:
         for index, tensor in enumerate(tensors):
             if tensor.is_shape_tensor and config.backend not in SHAPE_TENSOR_BACKENDS:
                 yield f"{side}[{index}].is_shape_tensor: shape tensors are {RELEASE}"
-            elif tensor.is_shape_tensor and config.max_batch_size > 0:
+            elif tensor.is_shape_tensor and batches and not _is_list(tensor):
                 yield (
-                    f"{side}[{index}].is_shape_tensor: batches with shape tensors are {RELEASE}; "
-                    "set max_batch_size: 0 and give whole shapes"
+                    f"{side}[{index}].is_shape_tensor: expected one dim and no reshape, as "
+                    "max_batch_size is not 0: the number of values without the batch, which is "
+                    f"the first; got dims {list(tensor.dims)}"
                 )
             if tensor.is_non_linear_format_io:
                 yield f"{side}[{index}].is_non_linear_format_io: such formats are {RELEASE}"
+
+
+def _is_list(tensor: TensorConfig) -> bool:
+    return len(tensor.dims) == 1 and tensor.reshape is None
 
 
 def _instances(config: ModelConfig) -> Iterator[str]:

@@ -246,6 +246,8 @@ class ResultWriter:
         asked = request.outputs
         places = {o.name: o for o in asked if o.place == _REGION} if asked else _NO_PLACES
         inputs = request.inputs
+        if rules.shape_tensors:
+            inputs = tuple([one for one in inputs if one.name not in rules.shape_tensors])
         batch_size = inputs[0].shape[0] if inputs and inputs[0].shape else 0
         outputs = response.outputs
         if len(outputs) != 1 or len(wanted) != 1 or outputs[0].name != wanted[0]:

@@ -30,6 +30,12 @@ class OutputRules:
         self.names = tuple(tensor.name for tensor in config.outputs)
         self._tensors: dict[str, TensorConfig] = {tensor.name: tensor for tensor in config.outputs}
         self._batched = config.max_batch_size > 0
+        self.shape_tensors = frozenset(one.name for one in config.inputs if one.is_shape_tensor)
+        """Inputs whose first dimension is no batch."""
+        self._whole = {
+            one.name: config.sent_shape(one) for one in config.outputs if one.is_shape_tensor
+        }
+        """Shapes of outputs whose first dimension is none either."""
         self.allowed: dict[tuple[str, str, Shape, int], tuple[Shape, int | None]] = {}
         """What `check` allowed, for a look-up without a call."""
 
@@ -84,8 +90,9 @@ class OutputRules:
     ) -> tuple[Shape, int | None]:
         tensor = self._tensors[output.name]
         datatype = tensor.data_type or output.datatype
-        lead: Shape = (batch_size,) if self._batched else ()
-        dims = lead + tensor.model_dims
+        whole = self._whole.get(output.name)
+        lead: Shape = (batch_size,) if self._batched and whole is None else ()
+        dims = lead + tensor.model_dims if whole is None else whole
         if output.datatype != datatype or datatype not in ITEM_BYTES or not fits(shape, dims):
             raise self._invalid(
                 f"output {output.name!r}: expected {datatype} {list(dims)}, "
@@ -96,7 +103,9 @@ class OutputRules:
                 f"output {output.name!r}: expected at most {RANK_MAX} dimensions of 64-bit "
                 f"integers, got {len(shape)} of up to {max(shape)}"
             )
-        answered = lead + reshaped(shape[len(lead) :], tensor.model_dims, tensor.dims)
+        answered = shape
+        if whole is None:
+            answered = lead + reshaped(shape[len(lead) :], tensor.model_dims, tensor.dims)
         return answered, tensor_bytes(datatype, shape)
 
     def wrong_size(self, output: OutputTensor, expected: int, got: int) -> ModelError:

@@ -26,7 +26,8 @@ DIM_HEADER_BYTES: Final = 9
 
 
 class InputSpec(NamedTuple):
-    """`shape` is what clients send, -1 for any size; `varies` means it decides the batch key."""
+    """`shape` is what clients send, -1 for any size; `varies` means it decides the batch key;
+    `has_batch` that its first dimension is the batch."""
 
     name: str
     datatype: str
@@ -34,6 +35,7 @@ class InputSpec(NamedTuple):
     item_bytes: int
     optional: bool
     varies: bool
+    has_batch: bool
 
 
 class Signature:
@@ -91,7 +93,7 @@ class Signature:
             if spec is None:
                 raise RequestError(f"unexpected inference input '{name}' for model '{self.model}'")
             expected = spec[2]
-            if rows_max:
+            if spec[6]:
                 if not shape:
                     raise RequestError(
                         f"input '{name}' has no shape but model requires batch dimension for"
@@ -130,7 +132,7 @@ class Signature:
                 raise self._wrong_size(name, count * LENGTH_PREFIX_BYTES, size, " or more")
             if key is not None:
                 if spec[5]:
-                    key.append((name, shape[1:] if rows_max else shape))
+                    key.append((name, shape[1:] if spec[6] else shape))
                 elif self._optional:
                     key.append((name, ()))
         if rows == 0:
@@ -197,10 +199,11 @@ def _spec(config: ModelConfig, tensor: TensorConfig) -> InputSpec:
     return InputSpec(
         tensor.name,
         tensor.data_type,
-        config.full_shape(tensor),
+        config.sent_shape(tensor),
         ITEM_BYTES[tensor.data_type],
         tensor.optional,
         -1 in tensor.dims and not tensor.allow_ragged_batch,
+        config.max_batch_size > 0 and not tensor.is_shape_tensor,
     )
 
 

@@ -175,5 +175,15 @@ def write_expand(directory: Path) -> Path:
     )
 
 
+def write_spread(directory: Path) -> Path:
+    """The same with batches: x of [n, 1] is repeated to the shape, whose first value is n."""
+    return write_model(
+        directory,
+        [("Expand", ["x", "shape"], ["y"]), ("Identity", ["shape"], ["told"])],
+        [Tensor("shape", "INT64", [2]), Tensor("x", "FP32", ["n", 1])],
+        [Tensor("y", "FP32", ["n", "k"]), Tensor("told", "INT64", [2])],
+    )
+
+
 def random(*shape: int, seed: int = 7) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

@@ -303,6 +303,8 @@ class IExecutionContext:
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
         self._known: dict[Any, dict[str, tuple[int, ...]]] = {}
+        self._inferred: dict[str, tuple[int, ...]] | None = None
+        """The outputs' shapes as they were inferred last, whatever has changed in host memory."""
         self._executed: dict[str, tuple[int, ...]] = {}
         """The shapes of the last execution outside of a capture."""
 
@@ -333,6 +335,7 @@ class IExecutionContext:
                 f"not satisfy any optimization profiles ({list(least)} to {list(most)})"
             )
         self._shapes[name] = shape
+        self._inferred = None
         return True
 
     def get_tensor_shape(self, name: str) -> Dims:
@@ -340,7 +343,9 @@ class IExecutionContext:
             return Dims(self._shapes[name])
         if name in self.engine._header.get("untold", {}):
             return self.engine.get_tensor_shape(name)
-        return Dims(self._outputs_shapes()[name])
+        if self._inferred is None:
+            self._inferred = self._outputs_shapes()
+        return Dims(self._inferred[name])
 
     def infer_shapes(self) -> list[str]:
         missing = [name for name in self.engine._inputs if name not in self._shapes]
@@ -348,7 +353,7 @@ class IExecutionContext:
         if missing or hosts:
             return missing + hosts
         try:
-            self._outputs_shapes()
+            self._inferred = self._outputs_shapes()
         except Exception as error:
             raise RuntimeError(str(error)) from error
         return []

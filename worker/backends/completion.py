@@ -137,6 +137,8 @@ def _batch_faults(
     for side, tensors in (("input", inputs), ("output", outputs)):
         for tensor in tensors:
             where = "max_batch_size"
+            if tensor.is_shape_tensor:  # the batch is the first of its values
+                continue
             if tensor.dims is not None and tensor.dims[:1] != (-1,):
                 message = (
                     f'{max_batch_size} is configured, but {side} "{tensor.name}" of the model has '
@@ -210,7 +212,7 @@ def _entry(
     elif declared.dims is None:
         faults.append(Fault(where, "the model file does not tell its shape", "configure its dims"))
     else:
-        entry.update(_dims_of(declared.dims, max_batch_size))
+        entry.update(_dims_of(declared, max_batch_size))
     return entry
 
 
@@ -222,8 +224,12 @@ def _defaults(field: str) -> Json:
     return {"name": "", **common, "label_filename": "", "is_non_linear_format_io": False}
 
 
-def _dims_of(dims: Dims, max_batch_size: int) -> Json:
+def _dims_of(declared: DeclaredTensor, max_batch_size: int) -> Json:
     """dims for a declared shape. A config cannot say "scalar", so [1] stands for it."""
+    dims = declared.dims
+    assert dims is not None
+    if max_batch_size > 0 and declared.is_shape_tensor:
+        return {"dims": [size if size < 0 else size - 1 for size in dims]}
     if max_batch_size > 0:
         own = list(dims[1:])
         return {"dims": own} if own else {"dims": [1], "reshape": {"shape": []}}
@@ -237,6 +243,8 @@ def _dims_faults(
     if declared.dims is None:
         return []
     full = (-1, *configured.model_dims) if max_batch_size > 0 else configured.model_dims
+    if max_batch_size > 0 and declared.is_shape_tensor:
+        full = tuple(size if size < 0 else size + 1 for size in configured.model_dims)
     if declared.dims == () and full in ((), (1,)):
         return []
     if len(full) == len(declared.dims) and all(

@@ -46,6 +46,7 @@ ROWS = signature(4, x(2))
 TWO = signature(4, x(2), x(3, name="Z"))
 OPEN = signature(0, x(-1))
 OPTIONAL = signature(0, x(2), x(2, name="Z", optional=True))
+SHAPED = signature(4, x(2, kind="INT32", name="S", is_shape_tensor=True), x(3))
 BYTES = signature(0, x(-1, kind="STRING"))
 PAIR = given((1, 2), 8)
 
@@ -169,3 +170,20 @@ def test_the_order_of_inputs_does_not_decide() -> None:
 def test_a_config_without_a_data_type_is_refused() -> None:
     with pytest.raises(RequestError, match="has no data type"):
         signature(0, {"name": "X", "dims": [1]})
+
+
+def test_of_a_shape_tensor_the_batch_is_one_more_value() -> None:
+    shape = given((3,), 12, "S", "INT32")
+    assert check(SHAPED, shape, given((2, 3), 24)) == (2, None)
+    assert check(SHAPED, given((4, 3), 48), shape) == (4, None)
+    for wrong in ((2,), (4,), (2, 3)):
+        with pytest.raises(RequestError, match=r"unexpected shape for input 'S'.*Expected \[3\]"):
+            check(SHAPED, given(wrong, 4 * wrong[0], "S", "INT32"), given((2, 3), 24))
+    with pytest.raises(RequestError, match="batch-size must be <= 4 for 'M', got 5"):
+        check(SHAPED, shape, given((5, 3), 60))
+
+
+def test_free_numbers_of_values_are_not_joined() -> None:
+    model = signature(4, x(-1, kind="INT32", name="S", is_shape_tensor=True), x(3))
+    keys = [check(model, given((n,), 4 * n, "S", "INT32"), given((1, 3), 12))[1] for n in (2, 3)]
+    assert keys[0] != keys[1]

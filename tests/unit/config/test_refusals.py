@@ -64,12 +64,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_shape_tensors_are_for_engines_without_batching() -> None:
+def test_shape_tensors_are_for_engines() -> None:
     changes = {"backend": "tensorrt", **tensor("input", is_shape_tensor=True)}
     backends = ("identity", "tensorrt")
     assert refused({**changes, "max_batch_size": 0}, backends=backends, devices=GPU) == []
     (sentence,) = refused({**changes, "max_batch_size": 4}, backends=backends, devices=GPU)
-    assert "input[0].is_shape_tensor: batches with shape tensors are not in this" in sentence
+    assert "input: all are shape tensors, and one of the others must tell" in sentence
+    changes["input"].append({"name": "x", "data_type": "TYPE_FP32", "dims": [4]})
+    assert refused({**changes, "max_batch_size": 4}, backends=backends, devices=GPU) == []
+    for dims, more in (([2, 2], {}), ([2], {"reshape": {"shape": [2, 1]}})):
+        changes["input"][0].update(dims=dims, **more)
+        (sentence,) = refused({**changes, "max_batch_size": 4}, backends=backends, devices=GPU)
+        assert "input[0].is_shape_tensor: expected one dim and no reshape" in sentence
 
 
 @pytest.mark.parametrize(("changes", "text"), REFUSED.values(), ids=REFUSED.keys())

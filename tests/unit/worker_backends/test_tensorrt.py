@@ -9,6 +9,7 @@ import pytest
 from naiad.config.model import ModelConfig
 from naiad.protocol.datatypes import NUMPY_NAME
 from naiad.protocol.errors import ModelError, RequestError
+from naiad.worker.backends.base import DeviceMemory, DeviceSpan
 from naiad.worker.backends.tensorrt import memory
 from naiad.worker.backends.tensorrt.backend import TensorRTBackend
 from support import engines, fake_cudart, fake_trt
@@ -123,7 +124,8 @@ def test_requests_are_joined_when_all_their_shapes_agree(tmp_path: Path) -> None
         for n, (first, second) in enumerate(sizes)
     ]
     check_batch(served, directory, requests)
-    pieces = served.backend._pieces([served.request(one) for one in requests])  # type: ignore[attr-defined]
+    grouping = served.backend._grouping  # type: ignore[attr-defined]
+    pieces = grouping.pieces([served.request(one) for one in requests])
     assert [piece.indexes for piece in pieces] == [[0, 2], [1], [3]]
 
 
@@ -161,6 +163,20 @@ def test_a_place_that_is_too_small_is_left_alone(affine: Served) -> None:
     answer = affine.ask({"x": random(1, 4)}, places={"y": small})
     np.testing.assert_array_equal(answer["y"], 2 * random(1, 4) + 1)
     assert not small.any()
+
+
+def test_tensors_without_elements_are_not_copied(tmp_path: Path, gpu: fake_cudart.Device) -> None:
+    directory = write_echo(tmp_path / "echo", "FP32", ["n", "k"])
+    plan = put_plan(directory, [{"INPUT0": [[1, 0], [1, 4], [8, 8]]}])
+    served = load(plan, {"max_batch_size": 8})
+    before = gpu.calls["cudaMemcpyAsync"]
+    requests = [served.request({"INPUT0": random(rows, 0)}) for rows in (2, 1, 1)]
+    requests[1].device = DeviceMemory({"INPUT0": DeviceSpan(0, 0)}, {})
+    requests[2].device = DeviceMemory({}, {"OUTPUT0": DeviceSpan(min(gpu.memory), 64)})
+    responses = served.backend.execute(requests)
+    shapes = [response.outputs[0].shape for response in responses]  # type: ignore[union-attr]
+    assert shapes == [(2, 0), (1, 0), (1, 0)]
+    assert gpu.calls["cudaMemcpyAsync"] == before
 
 
 def test_each_request_gets_the_outputs_it_asked_for(tmp_path: Path) -> None:
@@ -308,14 +324,6 @@ def test_contradictions_are_told(tmp_path: Path, config: dict[str, Any], text: s
     with pytest.raises(ModelError) as caught:
         load(directory, config)
     assert text in caught.value.message
-
-
-def test_batches_with_shape_tensors_are_refused(tmp_path: Path) -> None:
-    directory = write_echo(tmp_path / "echo", "INT64", ["n"])
-    values = {"INPUT0": [[1], [1], [1]]}
-    plan = put_plan(directory, [{"INPUT0": [[1], [1], [1]]}], values=values)
-    with pytest.raises(ModelError, match="batches with shape tensors are not in this release"):
-        load(plan, {"max_batch_size": 1})
 
 
 def test_the_file_is_chosen_by_compute_capability(tmp_path: Path) -> None:

@@ -198,6 +198,18 @@ def test_a_copy_within_the_gpu_that_fails_fails_its_batch(
     assert not isinstance(response, Exception)
 
 
+def test_memory_of_another_gpu_is_copied(bench: Bench) -> None:
+    """An engine reads and writes its own GPU's."""
+    source = bench.floats(0, 1).copy()
+    request = direct(bench, (0, 16), (1024, 16))
+    for found in (request.device.inputs, request.device.places):
+        found.update({name: span._replace(device=1) for name, span in found.items()})
+    before = copies(bench)
+    bench.execution.backend.execute([request])
+    assert copies(bench) == before + 2
+    np.testing.assert_array_equal(bench.floats(1024, 1), 2 * source + 1)
+
+
 def test_the_owners_event_is_waited_for_on_the_device(bench: Bench) -> None:
     bench.run(placed(0, 1, outputs=wanted(1024, 16)))
     event = fake_cuda_ipc.loaded().new_event(0)

@@ -61,11 +61,16 @@ def worker(tmp_path: Path, gpu: fake_cudart.Device, trip: Path) -> Worker:
     return Worker(load(put_plan(directory, AFFINE, trip=str(trip))))
 
 
-def copy_early(gpu: fake_cudart.Device) -> None:
-    """Copies in are made as soon as they may be, everything else as late as it may be."""
+def be(gpu: fake_cudart.Device, *moods: str) -> None:
+    """Of the streams for execution, copies in and copies out."""
     order = gpu.timing
     assert isinstance(order, Order)
-    order.moods = (LATE, EARLY, LATE)
+    order.moods = moods
+
+
+def copy_early(gpu: fake_cudart.Device) -> None:
+    """Copies in are made as soon as they may be, everything else as late as it may be."""
+    be(gpu, LATE, EARLY, LATE)
 
 
 def check(array: Any, answer: Any) -> None:
@@ -114,6 +119,52 @@ def test_the_next_batch_is_executed_ahead_and_its_results_wait_for_their_turn(
     assert context.executions == 3
 
 
+def test_a_batch_that_comes_while_one_is_executed_is_staged(worker: Worker) -> None:
+    calls: list[bool] = []
+
+    def meanwhile() -> None:
+        calls.append(True)
+        if len(calls) == 2:
+            worker.backend.stage([worker.served.request({"x": random(2, 4)})])
+            worker.staged += 1
+
+    worker.backend.overlap(meanwhile, lambda: False)
+    check(random(1, 4), worker.served.ask({"x": random(1, 4)}))
+    assert worker.staged == 1
+
+
+def test_a_batch_is_staged_however_short_the_execution_is(
+    worker: Worker, gpu: fake_cudart.Device
+) -> None:
+    be(gpu, EARLY)
+    worker.waiting = following = [worker.served.request({"x": random(2, 4)})]
+    check(random(1, 4), worker.served.ask({"x": random(1, 4)}))
+    assert worker.staged == 1
+    check(random(2, 4), worker.served.answers(*following)[0])
+
+
+def test_a_copy_to_ordinary_memory_does_not_stop_the_worker(
+    worker: Worker, gpu: fake_cudart.Device
+) -> None:
+    """CUDA makes it within the call; so it begins when the execution is done."""
+    executing = gpu.streams[min(gpu.streams)]
+    seen: list[int] = []
+    worker.once_staged = lambda: seen.append(executing.pending)
+    worker.waiting = [worker.served.request({"x": random(1, 4)})]
+    array, own = random(2, 4), place(32)
+    requests = [
+        worker.served.request({"x": array}, places={"y": own}),
+        worker.served.request({"x": -array}),
+    ]
+    first, second = worker.backend.execute(requests)
+    np.testing.assert_array_equal(own.view(np.float32).reshape(2, 4), 2 * array + 1)
+    assert seen[0]
+    for response, is_pinned in ((first, False), (second, True)):
+        address = np.frombuffer(response.outputs[0].buffer, np.uint8).ctypes.data
+        assert gpu.reaches(address, 32) is is_pinned
+    worker.backend.unstage()
+
+
 def test_a_staged_batch_that_was_given_back_is_not_begun(worker: Worker) -> None:
     served = worker.served
     worker.may_begin = False
@@ -151,7 +202,10 @@ def test_another_batch_than_the_staged_one(worker: Worker) -> None:
         worker.waiting = [served.request({"x": random(4, 4, seed=50)})]
         array = random(2, 4, seed=seed)
         check(array, served.ask({"x": array}))
+        assert any(one.is_taken for one in worker.backend._sets), "by the staged one"
     assert worker.staged == 3
+    check(array, served.ask({"x": array}))
+    assert not any(one.is_taken for one in worker.backend._sets)
 
 
 def test_a_part_of_the_staged_batch(worker: Worker) -> None:
@@ -172,6 +226,7 @@ def test_a_fault_of_the_next_batch_is_its_own(worker: Worker, gpu: fake_cudart.D
     worker.waiting = following = [good, bad]
     check(random(1, 4), served.ask({"x": random(1, 4)}))
     assert worker.staged == 1
+    assert not worker.backend._pipeline.can_stage
     with pytest.raises(RequestError, match=r"expected 32 bytes for the shape \[2, 4\], got 8"):
         served.answers(*following)
     assert not any(stream.pending for stream in gpu.streams.values())
@@ -197,7 +252,12 @@ def test_a_failing_batch_does_not_harm_the_one_behind_it(
         served.ask({"x": random(1, 4)})
     assert worker.staged == 1
     assert not any(stream.pending for stream in gpu.streams.values())
+    copy_early(gpu)
+    worker.once_staged = lambda: None
+    worker.waiting = third = [served.request({"x": -array})]
     check(array, served.answers(*following)[0])
+    check(-array, served.answers(*third)[0])
+    assert worker.staged == 2
 
 
 def test_a_failing_launch_ahead_fails_the_batch_that_was_launched(

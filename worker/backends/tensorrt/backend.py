@@ -27,9 +27,10 @@ from naiad.worker.backends.tensorrt.cuda import Cuda
 from naiad.worker.backends.tensorrt.data_path import DataPath
 from naiad.worker.backends.tensorrt.engine import Binding, load_error
 from naiad.worker.backends.tensorrt.graph_specs import graph_specs
+from naiad.worker.backends.tensorrt.grouping import Grouping
 from naiad.worker.backends.tensorrt.memory import BufferSet, ResultMemory
 from naiad.worker.backends.tensorrt.pipeline import Piece, Pipeline
-from naiad.worker.backends.tensorrt.profiles import Profile, Shape, chosen
+from naiad.worker.backends.tensorrt.profiles import Profile
 from naiad.worker.backends.tensorrt.ranges import profiler_ranges
 from naiad.worker.backends.tensorrt.streams import PRIORITIES, Streams
 from naiad.worker.backends.tensorrt.trials import Trials
@@ -54,11 +55,7 @@ class TensorRTBackend:
         self.copied_in_ns = 0
         self._instance_name = ""
         self._config = ModelConfig("")
-        self._batches = False
-        self._shapes_differ = False
         self._inputs: dict[str, Binding] = {}
-        self._host_inputs: tuple[str, ...] = ()
-        self._scalars: frozenset[str] = frozenset()
         self._paths: list[DataPath] = []
         self._sets: list[BufferSet] = []
         self._profiles: tuple[Profile, ...] = ()
@@ -108,7 +105,10 @@ class TensorRTBackend:
         self._profiles = declared.read_profiles(loaded.engine, bindings, wanted)
         declared.check_formats(trt, loaded.engine, bindings, self._profiles)
         self._config = config = self._completed(instance, bindings)
-        self._read(config, bindings)
+        self._inputs = {binding.name: binding for binding in bindings if binding.is_input}
+        self._grouping = Grouping(
+            config, bindings, self._profiles, self._paths, self._instance_name
+        )
         self._graph_specs, fault = graph_specs(config, bindings)
         if fault is not None:
             _log.warning("%s: no CUDA graphs: %s", self._instance_name, fault)
@@ -127,11 +127,17 @@ class TensorRTBackend:
             rows_max=rows_max,
         )
         if config.max_batch_size > 0:
-            if any(binding.is_host for binding in bindings):
+            if all(binding.is_host for binding in bindings if binding.is_input):
                 raise load_error(
-                    f"max_batch_size is {config.max_batch_size}, and the engine has shape tensors "
-                    f"({listed([b.name for b in bindings if b.is_host])}); batches with shape "
-                    "tensors are not in this release: set max_batch_size: 0 and give whole shapes"
+                    f"max_batch_size is {config.max_batch_size}, and all inputs of the engine are "
+                    "shape tensors, of which none tells the size of a batch: set max_batch_size: 0"
+                )
+            odd = [b.name for b in bindings if b.is_host and len(b.dims) != 1]
+            if odd:
+                raise load_error(
+                    f"max_batch_size is {config.max_batch_size}, and the shape tensors "
+                    f"{listed(odd)} of the engine are no lists of values, the first of which would "
+                    "be the batch: set max_batch_size: 0 and give whole shapes"
                 )
             if rows_max is not None and config.max_batch_size > rows_max:
                 numbers = listed([str(profile.index) for profile in self._profiles])
@@ -147,7 +153,7 @@ class TensorRTBackend:
         """Fixed dims of the config that no profile admits would refuse every request."""
         lead = 1 if config.max_batch_size > 0 else 0
         for tensor in config.inputs:
-            if bindings[tensor.name].dims == ():
+            if bindings[tensor.name].dims == () or bindings[tensor.name].is_host:
                 continue
             ranges = [profile.shapes[tensor.name] for profile in self._profiles]
             for axis, size in enumerate(tensor.model_dims, start=lead):
@@ -159,19 +165,6 @@ class TensorRTBackend:
                     f"engine's profiles admit {allowed}; correct dims, or build the engine with "
                     "other profiles"
                 )
-
-    def _read(self, config: ModelConfig, bindings: Sequence[Binding]) -> None:
-        self._batches = config.max_batch_size > 0
-        self._shapes_differ = any(-1 in tensor.model_dims for tensor in config.inputs)
-        self._inputs = {binding.name: binding for binding in bindings if binding.is_input}
-        self._host_inputs = tuple(name for name, b in self._inputs.items() if b.is_host)
-        ranks = {binding.name: len(binding.dims) for binding in bindings}
-        lead = 1 if self._batches else 0
-        self._scalars = frozenset(
-            tensor.name
-            for tensor in (*config.inputs, *config.outputs)
-            if ranks[tensor.name] == 0 and not lead and tensor.model_dims == (1,)
-        )
 
     def _take_memory(self, bindings: Sequence[Binding], strategy: str) -> None:
         """Contexts first: they need most, and nothing smaller than all of it is of any use."""
@@ -209,7 +202,7 @@ class TensorRTBackend:
     def stage(self, batch: Sequence[ModelRequest]) -> None:
         """Bring the next batch to the device; one whose shapes differ only in part."""
         if self._staged is None and self._pipeline.can_stage:
-            pieces = self._pieces(batch)
+            pieces = self._grouping.pieces(batch)
             self._staged = batch, pieces
             self._pipeline.stage(pieces[0])
 
@@ -239,10 +232,10 @@ class TensorRTBackend:
 
     def _configured(self, responses: Sequence[ModelResponse]) -> Sequence[ModelResponse]:
         """A config cannot say "scalar": its dims are [1]."""
-        if self._scalars:
+        if self._grouping.scalars:
             for response in responses:
                 for output in response.outputs:
-                    if output.name in self._scalars:
+                    if output.name in self._grouping.scalars:
                         output.shape = (1,)
         return responses
 
@@ -250,7 +243,7 @@ class TensorRTBackend:
         """The pieces of a batch, which may have been staged already."""
         staged, self._staged = self._staged, None
         if staged is None or [*map(id, staged[0])] != [*map(id, batch)]:
-            return self._pieces(batch)
+            return self._grouping.pieces(batch)
         return staged[1]
 
     def _staging(self, piece: Piece) -> Callable[[], None]:
@@ -261,40 +254,6 @@ class TensorRTBackend:
                 self._pipeline.stage(piece)
 
         return meanwhile
-
-    def _groups(self, batch: Sequence[ModelRequest]) -> list[list[int]]:
-        """Indexes of requests that can be joined; without batching each is alone."""
-        if not self._batches:
-            return [[index] for index in range(len(batch))]
-        if not self._shapes_differ:
-            return [list(range(len(batch)))]
-        groups: dict[tuple[Shape, ...], list[int]] = {}
-        for index, request in enumerate(batch):
-            key = tuple(request.inputs[name].shape[1:] for name in self._inputs)
-            groups.setdefault(key, []).append(index)
-        return list(groups.values())
-
-    def _pieces(self, batch: Sequence[ModelRequest]) -> list[Piece]:
-        return [self._piece(group, [batch[i] for i in group]) for group in self._groups(batch)]
-
-    def _piece(self, indexes: Sequence[int], requests: Sequence[ModelRequest]) -> Piece:
-        """Requests of equal shapes, with the profile that suits them."""
-        first = requests[0].inputs
-        rows = None
-        shapes = {name: first[name].shape for name in self._inputs}
-        if self._batches:
-            lead = next(iter(self._inputs))
-            rows = [request.inputs[lead].shape[0] for request in requests]
-            total = sum(rows)
-            shapes = {name: (total, *shape[1:]) for name, shape in shapes.items()}
-        for name in self._scalars & shapes.keys():
-            shapes[name] = ()
-        values = {name: tuple(first[name].array().ravel().tolist()) for name in self._host_inputs}
-        try:
-            position = chosen(self._profiles, shapes, values, self._instance_name)
-        except NaiadError as fault:
-            return Piece(indexes, requests, rows, shapes, None, fault)
-        return Piece(indexes, requests, rows, shapes, self._paths[position])
 
     def bound_growth(self, size: int) -> None:
         """As base.Bounded has it: only outputs whose size depends on the data still grow."""

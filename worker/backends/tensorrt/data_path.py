@@ -164,6 +164,8 @@ class DataPath:
                 own = self._host[name]
                 content = np.frombuffer(flight.requests[0].inputs[name].buffer, own.dtype)
                 own[: len(content)] = content
+                if flight.rows is not None:
+                    own[0] = sum(flight.rows)  # the first value of a shape tensor is the batch
             else:
                 executor.bind(name, flight.bound.get(name) or device.room(name, size))
         executor.set_shapes(flight.shapes, have_values_changed=self._has_host_inputs)

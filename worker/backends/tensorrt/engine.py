@@ -132,7 +132,14 @@ def rows_max(bindings: Sequence[Binding], profiles: Sequence[Profile]) -> int | 
     inputs = [b for b in bindings if b.is_input and not b.is_host]
     if not inputs or any(b.dims[:1] != (-1,) for b in inputs):
         return None
-    return max(min(p.shapes[b.name].greatest[0] for b in inputs) for p in profiles)
+    return max(_rows_max(profile, inputs) for profile in profiles)
+
+
+def _rows_max(profile: Profile, inputs: Sequence[Binding]) -> int:
+    """By shapes, and by the first value of each shape tensor."""
+    shapes = [profile.shapes[binding.name].greatest for binding in inputs]
+    values = [found.greatest for found in profile.values.values()]
+    return min(size[0] for size in (*shapes, *values) if size)
 
 
 def load_error(text: str) -> ModelError:

@@ -41,6 +41,9 @@ def graph_specs(
     cuda: Mapping[str, Any] = optimization.get("cuda") or {}
     if not cuda.get("graphs"):
         return [], None
+    hosts = [binding.name for binding in bindings if binding.is_host]
+    if hosts:
+        return [], f"the values of shape tensors ({listed(hosts)}) are in host memory"
     dims = _dims(config, bindings)
     given = cuda.get("graph_spec") or []
     fault = next(graph_spec_faults(config, is_complete=True), None)

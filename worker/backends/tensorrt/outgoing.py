@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from naiad.protocol.datatypes import NUMPY_NAME
 from naiad.protocol.errors import Code, ModelError
 from naiad.worker.backends.base import DeviceSpan, ModelRequest, ModelResponse, OutputTensor
 from naiad.worker.backends.tensorrt.client_memory import ClientMemory, address_of, owner
 from naiad.worker.backends.tensorrt.engine import Binding
 from naiad.worker.backends.tensorrt.flight import Flight, Part, cuts
 from naiad.worker.backends.tensorrt.memory import ResultMemory
+from naiad.worker.backends.tensorrt.profiles import Shape
 from naiad.worker.backends.tensorrt.streams import Streams
 
 
@@ -59,6 +61,9 @@ class Outgoing:
             shape, content = flight.results[name]
             size = binding.size_bytes(shape)
             rows = flight.rows
+            if content is not None:
+                flight.parts[name] = _told(binding, shape, content, flight)
+                continue
             if rows is None:
                 places, shapes = [(0, size)], [shape]
             else:
@@ -71,12 +76,8 @@ class Outgoing:
                     )
                 places = cuts(rows, size // total if total else 0)
                 shapes = [(count, *shape[1:]) for count in rows]
-            if content is not None:
-                whole = np.frombuffer(content, np.uint8)
-                targets = [whole[begin:end] for begin, end in places]
-            else:
-                targets, are_direct = self._targets(name, flight.requests, places)
-                is_direct = is_direct and are_direct
+            targets, are_direct = self._targets(name, flight.requests, places)
+            is_direct = is_direct and are_direct
             flight.parts[name] = [
                 Part(own, *place, target)
                 for own, place, target in zip(shapes, places, targets, strict=True)
@@ -144,3 +145,16 @@ class Outgoing:
             copies.append((target, begin, size))
         for target, begin, size in copies:
             self._streams.copy_out(target, device + begin, size)
+
+
+def _told(binding: Binding, shape: Shape, content: bytes, flight: Flight) -> list[Part]:
+    """A shape tensor, which is the same for all; but of joined requests the first value is each
+    one's own batch."""
+    if flight.rows is None:
+        return [Part(shape, 0, len(content), np.frombuffer(content, np.uint8))]
+    parts = []
+    for count in flight.rows:
+        values = np.frombuffer(content, NUMPY_NAME[binding.datatype]).copy()
+        values[:1] = count
+        parts.append(Part(shape, 0, len(content), values.view(np.uint8)))
+    return parts
