@@ -219,12 +219,15 @@ def _call(values: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
                 if isinstance(found, cudaError_t):
                     code = int(found)
                 else:
-                    return (cudaError_t.cudaSuccess, *(found if values else ()))
+                    answer = found if values else ()
+                    assert len(answer) == values
+                    return (cudaError_t.cudaSuccess, *answer)
             if code in STICKY:
                 device.sticky = code
             device.last = code
             return (cudaError_t(code), *[None] * values)
 
+        call.value_count = values  # type: ignore[attr-defined]
         return call
 
     return decorate

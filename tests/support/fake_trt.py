@@ -28,6 +28,9 @@ from support.fake_streams import Trap
 __version__ = "11.4.0"
 MAGIC, RTX_MAGIC = b"fake", b"vtrt"
 LINEAR_TEXT = "Row major linear FP32 format"
+PLAN_HEADER_BYTES = 64
+_FIRST = struct.Struct("<4s12xQ")
+"""Of a real plan as well: what it is, and how large. What else is in its header is unknown here."""
 
 Triple = Sequence[Sequence[int]]
 
@@ -100,7 +103,9 @@ def plan(
     """
     header = {"profiles": profiles, "values": values or {}, **header}
     told = json.dumps({"version": __version__, "capability": "9.0", **header}).encode()
-    return magic + struct.pack("<I", len(told)) + told + model.read_bytes()
+    content = struct.pack("<I", len(told)) + told + model.read_bytes()
+    first = _FIRST.pack(magic, PLAN_HEADER_BYTES + len(content))
+    return first.ljust(PLAN_HEADER_BYTES, b"\0") + content
 
 
 class Dims:
@@ -181,8 +186,9 @@ class Runtime:
         return ICudaEngine(header, graph, self._logger)
 
     def _fault(self, content: bytes) -> str:
-        if content[:4] not in (MAGIC, RTX_MAGIC):
-            return "Error Code 1: Serialization (magicTag does not match)"
+        broken = _broken(content)
+        if broken:
+            return broken
         header, _ = _parsed(content)
         if header.get("has_host_code") and not self.engine_host_code_allowed:
             return "Error Code 4: the engine has host code, set engine_host_code_allowed"
@@ -206,9 +212,32 @@ class Runtime:
         return ""
 
 
+def _broken(content: bytes) -> str:
+    """What of no plan is told, in the real words."""
+    if not content:
+        return (
+            "Error Code 3: API Usage Error (Cannot deserialize with an empty memory buffer. In "
+            "deserializeCudaEngineEx)"
+        )
+    if len(content) < PLAN_HEADER_BYTES:
+        return "Error Code 2: Internal Error (Assertion bufferSize >= minBufferSize failed. )"
+    magic, size = _FIRST.unpack_from(content)
+    failed = ""
+    if magic not in (MAGIC, RTX_MAGIC):
+        failed = "header.magicTag == kEXPECTED_MAGIC_TAG"
+    elif len(content) == PLAN_HEADER_BYTES:
+        failed = "cursor < blobSize"
+    elif len(content) != size:
+        failed = "plan.header.size == blobSize"
+    return (
+        f"Error Code 1: Serialization (Serialization assertion {failed} failed." if failed else ""
+    )
+
+
 def _parsed(content: bytes) -> tuple[dict[str, Any], bytes]:
-    (size,) = struct.unpack_from("<I", content, 4)
-    return json.loads(content[8 : 8 + size]), content[8 + size :]
+    (size,) = struct.unpack_from("<I", content, PLAN_HEADER_BYTES)
+    begin = PLAN_HEADER_BYTES + 4
+    return json.loads(content[begin : begin + size]), content[begin + size :]
 
 
 class ICudaEngine:

@@ -91,4 +91,4 @@ def test_a_given_plan_that_is_refused_fails(device: Device, affine: Path) -> Non
     affine.write_bytes(b"not a plan at all" + os.urandom(64))
     row = taken(Options((str(affine),)))["the plan model.plan runs"]
     assert row.verdict == FAIL
-    assert "magicTag does not match" in row.reason
+    assert "header.magicTag == kEXPECTED_MAGIC_TAG failed" in row.reason

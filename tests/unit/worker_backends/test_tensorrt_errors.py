@@ -1,5 +1,6 @@
 """What goes wrong with engines and GPUs: each fault over the fakes, and what people are told."""
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_another_gpu_is_told(tmp_path: Path) -> None:
 FILES = {
     "empty": (b"", "is empty"),
     "pointer": (b"version https://git-lfs.github.com/spec/v1", "is a pointer of Git LFS"),
-    "onnx": (b"\x08\x08\x12\x04onnx", "magicTag does not match"),
+    "onnx": (b"\x08\x08\x12\x04onnx".ljust(100), "header.magicTag == kEXPECTED_MAGIC_TAG failed"),
 }
 
 
@@ -122,6 +123,35 @@ FILES = {
 def test_files_that_are_no_engine(directory: Path, content: bytes, text: str) -> None:
     (directory / "1" / "model.plan").write_bytes(content)
     assert text in load_fault(directory)
+
+
+@pytest.mark.parametrize("left", [1, 4, 63, 64, 65, 100, -1])
+def test_a_plan_that_was_cut_short(directory: Path, left: int) -> None:
+    path = directory / "1" / "model.plan"
+    path.write_bytes(path.read_bytes()[:left])
+    text = load_fault(directory)
+    assert text.startswith(f"unable to create TensorRT engine from {path}: ")
+    size = path.stat().st_size
+    assert f"; the file of {size} bytes was cut short, or is no plan: copy it or build" in text
+
+
+def test_the_runtime_ends_before_its_refusal_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who collects the error may do so within TensorRT's logger, which would wait for itself."""
+    made: list[weakref.ref[object]] = []
+
+    class Noted(fake_trt.Runtime):
+        def __init__(self, logger: fake_trt.ILogger) -> None:
+            super().__init__(logger)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(fake_trt, "Runtime", Noted)
+    directory = put_plan(engines.write_affine(tmp_path / "affine"), AFFINE, version="10.3.0")
+    with pytest.raises(ModelError) as caught:
+        load(directory)
+    assert "Version tag" in caught.value.message
+    assert [one() for one in made] == [None]
 
 
 def test_a_file_that_cannot_be_read(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

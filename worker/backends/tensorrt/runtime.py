@@ -31,6 +31,8 @@ INSTALL: Final = {
     RTX: "pip install 'naiad[cuda,rtx]'",
 }
 LFS_START: Final = b"version https://git-lfs"
+CUT_SHORT: Final = ("== blobsize", "< blobsize", ">= minbuffersize")
+"""In the assertions that fail where a plan does not have the size that it says."""
 LOG_LINES_KEPT: Final = 8
 LOG_LINE_CHARS_MAX: Final = 400
 _HEAD_BYTES: Final = 64
@@ -190,8 +192,12 @@ class LoadedEngine:
         cuda.forget_error(f"deserialising {path}")
         if engine is None:
             said = words.take()
+            # Now, and not when the error is collected: that may be while TensorRT logs something,
+            # holding a lock which it needs to end a runtime.
+            self.close()
             raise load_error(
-                f"unable to create TensorRT engine from {path}: {said}{_way_out(said, trt, cuda)}"
+                f"unable to create TensorRT engine from {path}: {said}"
+                f"{_way_out(said, trt, cuda, size=len(plan))}"
             )
         self.engine: Any = engine
 
@@ -218,8 +224,8 @@ def _load_plugins(trt: Any, library: Path, words: LastWords) -> None:
         )
 
 
-def _way_out(said: str, trt: Any, cuda: Cuda) -> str:
-    """What to do about the commonest reasons, told by TensorRT's words."""
+def _way_out(said: str, trt: Any, cuda: Cuda, *, size: int) -> str:
+    """What to do about the commonest reasons, told by TensorRT's words. `size` is the plan's."""
     words = said.lower()
     here = f"this worker has {trt.__name__} {trt.__version__}"
     if "out of memory" in words or "outofmemory" in words:
@@ -235,6 +241,8 @@ def _way_out(said: str, trt: Any, cuda: Cuda) -> str:
             f"; a version-compatible plan brings code of its own: if you trust it, set parameters "
             f'{{ key: "{VERSION_COMPATIBLE_PARAMETER}" value {{ string_value: "true" }} }}'
         )
+    if any(text in words for text in CUT_SHORT):
+        return f"; the file of {size} bytes was cut short, or is no plan: copy it or build it anew"
     if any(text in words for text in ("version tag", "engine version", "version of tensorrt")):
         return f"; {here}: build the engine with that version, or install the engine's"
     return f"; {here}: check that the file is a plan built by it for this GPU"
