@@ -17,6 +17,8 @@ import os
 import struct
 import sys
 import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,8 @@ _exported: dict[int, tuple[int, Shared]] = {}
 _opened: dict[bytes, tuple[Shared, int]] = {}
 """Others' memory by handle, and how often it is open."""
 _others: dict[bytes, Shared] = {}
+_default_stream: deque[Callable[[], object]] = deque()
+"""What was given to it and is not done."""
 _before: dict[int, list[Shared]] = {}
 """What was exported, or opened so often, on former devices. No real device is ever replaced: the
 addresses are in use until their owners, whom the garbage collection may find at any time, give them
@@ -128,6 +132,7 @@ def reset(timing: Timing | None = None) -> base.Device:
     _exported.clear()
     _opened.clear()
     _others.clear()
+    _default_stream.clear()
     return base.reset(timing)
 
 
@@ -372,7 +377,8 @@ def _met_meanwhile() -> Any:
 
 @base._call(0)
 def cudaMemcpy(dst: int, src: int, count: int, kind: base.cudaMemcpyKind) -> Any:
-    """Each address must be on the side that the kind says."""
+    """Each address must be on the side that the kind says. Only copies to the host are done when
+    it returns."""
     holds = base.device.holds
     expected = {
         base.cudaMemcpyKind.cudaMemcpyHostToDevice: (True, False),
@@ -381,11 +387,26 @@ def cudaMemcpy(dst: int, src: int, count: int, kind: base.cudaMemcpyKind) -> Any
     }[kind]
     if (holds(dst, count), holds(src, count)) != expected:
         return base.cudaError_t.cudaErrorInvalidValue
-    ctypes.memmove(dst, src, count)
+    if kind == base.cudaMemcpyKind.cudaMemcpyDeviceToDevice:
+        _default_stream.append(functools.partial(ctypes.memmove, dst, src, count))
+    elif kind == base.cudaMemcpyKind.cudaMemcpyHostToDevice:
+        taken = ctypes.string_at(src, count)
+        _default_stream.append(functools.partial(ctypes.memmove, dst, taken, count))
+    else:
+        _drain_default_stream()
+        ctypes.memmove(dst, src, count)
+    return None
+
+
+def _drain_default_stream() -> None:
+    while _default_stream:
+        _default_stream.popleft()()
 
 
 @base._call(0)
 def cudaStreamSynchronize(stream: Any) -> Any:
     if int(stream) in base.device.streams:
         base.device.streams[int(stream)].drain()
+    else:
+        _drain_default_stream()
     return _met_meanwhile()

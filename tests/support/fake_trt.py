@@ -306,6 +306,7 @@ class ICudaEngine:
         if size > fake_cudart.device.total - fake_cudart.device.used:
             text = f"Requested amount of GPU memory ({size} bytes) could not be allocated"
             self._logger.log(ILogger.Severity.ERROR, text)
+            fake_cudart.device.last = fake_cudart.cudaError_t.cudaErrorMemoryAllocation
             return None
         return IExecutionContext(self)
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.shm.layout import RANDOM_BYTES, segment_name
+from naiad.shm.mapped_memory import MappedMemory
 from naiad.shm.mappings import Mappings
 from naiad.shm.segment import Segment
 from naiad.worker.backends.tensorrt import client_memory
@@ -135,6 +136,14 @@ def test_a_table_that_is_dropped_leaves_nothing_registered(
     assert not gpu.registered
 
 
+def test_the_owner_of_memory_is_found_through_all_views() -> None:
+    memory = MappedMemory(-1, 4096)
+    array: Any = np.frombuffer(memoryview(memory)[8:], np.uint8)
+    for view in (memory, memoryview(memory), array, array[4:], memoryview(array)[4:]):
+        assert client_memory.owner(view) is memory
+    assert client_memory.owner(np.frombuffer(memoryview(array), np.uint8)[1:]) is memory
+
+
 def test_unload_unregisters(served: Served, regions: RegionTable, gpu: fake_cudart.Device) -> None:
     served.answers(request_in(served, regions, random(1, 4)))
     served.backend.unload()
@@ -156,6 +165,8 @@ def test_a_region_that_cannot_be_registered_is_staged_with_one_warning(
         served.answers(request_in(served, regions, array, to=4096))
         found = np.frombuffer(segment.view[4096 : 4096 + array.nbytes], np.float32)
         np.testing.assert_array_equal(found.reshape(array.shape), 2 * array + 1)
+    copies_in = [(host, size) for kind, host, size in gpu.copies if kind == "in"]
+    assert all(gpu.reaches(*one) for one in copies_in[-3:]), "from the staging"
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == 1
     assert "affine_0: a client's shared memory of 8192 bytes is not registered" in warnings[0]

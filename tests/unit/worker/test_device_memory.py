@@ -339,7 +339,7 @@ def test_the_event_of_a_region_is_opened_with_it_and_ended_with_it(
 
 
 def test_a_handle_of_a_process_that_is_gone_is_told_by_the_regions_name(
-    table: RegionTable, handle: bytes
+    table: RegionTable, handle: bytes, gpu: fake_cudart.Device
 ) -> None:
     fake_cuda_ipc.forget_another(handle)
     code, text, _ = error_of(run(ScriptedBackend(doubled), table, given()))
@@ -348,6 +348,7 @@ def test_a_handle_of_a_process_that_is_gone_is_told_by_the_regions_name(
     assert "Register it again" in text
     assert handle.hex()[:16] not in text
     assert "cuda:" not in text
+    assert gpu.last == 0, "or a later call would be blamed for it"
 
 
 def test_a_place_that_cannot_be_opened_fails_before_the_model_runs(

@@ -163,6 +163,18 @@ def test_an_output_that_needs_more_than_its_elements_is_written_where_there_is_r
     bench.close()
 
 
+def test_an_output_beside_its_input_is_written_where_it_is(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slack=128)  # so that it ends where the input begins
+    source = bench.floats(256, ROWS_MAX).copy()
+    before = copies(bench)
+    (result,) = bench.run(placed(256, ROWS_MAX, outputs=wanted(0, 256))).results
+    assert result.error is None
+    assert copies(bench) == before
+    np.testing.assert_array_equal(bench.floats(0, ROWS_MAX), 2 * source + 1)
+    np.testing.assert_array_equal(bench.floats(256, ROWS_MAX), source)
+    bench.close()
+
+
 def direct(bench: Bench, source: tuple[int, int], place: tuple[int, int] | None) -> Any:
     """A request of one row for the backend itself; (offset, bytes) of what lies in the region."""
     opened = bench.table.device.span(1, 0, 4)

@@ -274,6 +274,7 @@ def test_no_room_for_a_context(tmp_path: Path, gpu: fake_cudart.Device) -> None:
     assert "model 'affine': out of GPU memory: the context of profile 0 needs 5242880" in text
     assert "1048576 of 1048576 bytes are free" in text
     assert "Requested amount of GPU memory" in text
+    assert gpu.last == 0, "or the next model of this process would be blamed for it"
 
 
 @pytest.mark.parametrize(("after", "tensor"), [(0, "x"), (1, "y")])
@@ -487,6 +488,30 @@ def test_shapes_that_cannot_be_inferred(directory: Path, monkeypatch: pytest.Mon
         served.answers(served.request({"x": random(1, 4)}))
 
 
+@pytest.mark.parametrize("raises", [True, False])
+def test_shapes_are_inferred_again_after_that_failed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    served = load(directory)
+    real = fake_trt.IExecutionContext.infer_shapes
+    calls: list[bool] = []
+
+    def infer(context: fake_trt.IExecutionContext) -> list[str]:
+        calls.append(True)
+        if len(calls) > 1:
+            return real(context)
+        if raises:
+            raise RuntimeError("a negative dimension")
+        return ["x"]
+
+    monkeypatch.setattr(fake_trt.IExecutionContext, "infer_shapes", infer)
+    array = random(3, 4)
+    with pytest.raises(ModelError, match=r"a negative dimension|misses the shapes"):
+        served.answers(served.request({"x": array}))
+    np.testing.assert_array_equal(served.ask({"x": array})["y"], 2 * array + 1)
+    assert len(calls) == 2
+
+
 def test_an_output_whose_shape_is_not_known_in_time(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -543,6 +568,13 @@ def test_a_shape_that_no_profile_admits_fails_its_request_alone(tmp_path: Path) 
     assert "failed to find any Optimization Profile among [0, 1]" in answers[1].message
     assert "0: input 'image': model expected the shape of dimension 2 to be" in answers[1].message
     assert [type(answers[index]) for index in (0, 2)] == [dict, dict]
+
+
+def test_requests_that_fail_together_are_tried_apart_by_the_worker(tmp_path: Path) -> None:
+    served = served_blur(tmp_path)
+    images = [random(1, 3, size, size) for size in (8, 20, 20)]
+    with pytest.raises(RequestError, match="dimension 2 to be between 4 and 16 but received 20"):
+        served.answers(*[served.request({"image": image}) for image in images])
 
 
 def test_one_profile_says_what_it_admits(tmp_path: Path) -> None:

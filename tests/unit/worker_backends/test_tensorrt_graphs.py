@@ -220,6 +220,41 @@ def test_an_execution_that_is_refused_while_it_is_captured(
     assert not gpu.graphs
 
 
+def test_trials_are_made_with_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the rows of later paddings are, until somebody's are there."""
+    seen: list[Any] = []
+    real = fake_trt.IExecutionContext._computed
+
+    def computed(context: fake_trt.IExecutionContext, addresses: Any, shapes: Any) -> Any:
+        seen.append(context._read("x", addresses["x"], shapes["x"]))
+        return real(context, addresses, shapes)
+
+    monkeypatch.setattr(fake_trt.IExecutionContext, "_computed", computed)
+    affine(tmp_path, graphs(spec(3), spec(8)))
+    assert [one.shape for one in seen] == [(2, 4), (3, 4), (3, 4), (8, 4), (8, 4)]
+    assert not any(one.any() for one in seen)
+
+
+def test_after_a_trial_that_fails_nothing_is_under_way(
+    tmp_path: Path,
+    gpu: fake_cudart.Device,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = fake_trt.IExecutionContext.execute_async_v3
+
+    def execute(context: fake_trt.IExecutionContext, stream_handle: int) -> bool:
+        if context._shapes["x"] == (3, 4):
+            return context._error("enqueueV3: not these")
+        return real(context, stream_handle)
+
+    monkeypatch.setattr(fake_trt.IExecutionContext, "execute_async_v3", execute)
+    served = affine(tmp_path, graphs(spec(1), spec(3)))
+    assert "no CUDA graph for x [3, 4]" in only_warning(caplog)
+    assert not any(stream.pending for stream in gpu.streams.values())
+    assert launches(gpu, served, 1) == (1, 0)
+
+
 def test_outputs_of_unknown_size_cannot_be_captured(
     tmp_path: Path, gpu: fake_cudart.Device, caplog: pytest.LogCaptureFixture
 ) -> None:

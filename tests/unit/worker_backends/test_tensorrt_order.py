@@ -262,3 +262,18 @@ def test_everybodys_bytes_are_his_own_whenever_the_device_does_what(
             if story[number + 1].how == "given back":
                 world.give_back(following)
     world.gpu.settle()
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_an_output_over_any_of_its_inputs_is_copied(world: World, name: str) -> None:
+    world.begin((LATE, LATE, LATE), 0)
+    asked = world.ask(Wish(2, ("gpu", "gpu"), ("message", "message")), np.random.default_rng(0))
+    device = asked.request.device
+    assert device is not None
+    device.places["p"] = DeviceSpan(device.inputs[name].address, 32)
+    asked.places["p"] = "gpu", device.inputs[name].address - world.device
+    before = world.gpu.calls["cudaMemcpyAsync"]
+    (response,) = world.backend.execute([asked.request])
+    assert response.outputs[0].span.address == device.inputs[name].address
+    assert ctypes.string_at(device.inputs[name].address, 32) == asked.results["p"].tobytes()
+    assert world.gpu.calls["cudaMemcpyAsync"] == before + 2, "both outputs, and no input"

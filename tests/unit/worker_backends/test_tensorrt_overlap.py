@@ -143,25 +143,32 @@ def test_a_batch_is_staged_however_short_the_execution_is(
     check(random(2, 4), worker.served.answers(*following)[0])
 
 
+@pytest.mark.parametrize("ordinary", ["place of the first output", "place of the second", "ours"])
 def test_a_copy_to_ordinary_memory_does_not_stop_the_worker(
-    worker: Worker, gpu: fake_cudart.Device
+    tmp_path: Path, gpu: fake_cudart.Device, ordinary: str
 ) -> None:
     """CUDA makes it within the call; so it begins when the execution is done."""
+    directory = put_plan(
+        engines.write_classifier(tmp_path / "classes"),
+        [{name: [[1, 4], [4, 4], [8, 4]] for name in "ab"}],
+    )
+    worker = Worker(load(directory, {"max_batch_size": 8}))
+    worker.may_begin = False
+    inputs = {"a": random(2, 4), "b": random(2, 4, seed=2)}
     executing = gpu.streams[min(gpu.streams)]
+    lent = worker.backend.execute([worker.served.request(inputs)]) if ordinary == "ours" else None
+    places = {"place of the first output": {"scores": place(24)}, "ours": {}}
+    own = places.get(ordinary, {"best": place(16)})
     seen: list[int] = []
     worker.once_staged = lambda: seen.append(executing.pending)
-    worker.waiting = [worker.served.request({"x": random(1, 4)})]
-    array, own = random(2, 4), place(32)
-    requests = [
-        worker.served.request({"x": array}, places={"y": own}),
-        worker.served.request({"x": -array}),
-    ]
+    worker.waiting = [worker.served.request(inputs)]
+    requests = [worker.served.request(inputs, places=own), worker.served.request(inputs)]
     first, second = worker.backend.execute(requests)
-    np.testing.assert_array_equal(own.view(np.float32).reshape(2, 4), 2 * array + 1)
-    assert seen[0]
-    for response, is_pinned in ((first, False), (second, True)):
-        address = np.frombuffer(response.outputs[0].buffer, np.uint8).ctypes.data
-        assert gpu.reaches(address, 32) is is_pinned
+    assert seen[0], "it was being executed when the next one was staged"
+    for one, other in zip(first.outputs, second.outputs, strict=True):
+        assert bytes(one.buffer) == bytes(other.buffer)
+        address = np.frombuffer(other.buffer, np.uint8).ctypes.data
+        assert gpu.reaches(address, 1) is (lent is None)
     worker.backend.unstage()
 
 
@@ -241,15 +248,22 @@ def test_a_shape_that_no_profile_admits_is_told_at_its_turn(worker: Worker) -> N
         served.answers(*following)
 
 
+@pytest.mark.parametrize("rounds", [0, 1])
 def test_a_failing_batch_does_not_harm_the_one_behind_it(
-    worker: Worker, gpu: fake_cudart.Device
+    worker: Worker, gpu: fake_cudart.Device, rounds: int
 ) -> None:
+    """In whichever set of buffers it is."""
     served = worker.served
     array = random(2, 4, seed=4)
+    failing = [served.request({"x": random(1, 4)})]
+    if rounds:
+        worker.waiting = failing
+        served.ask({"x": random(1, 4)})
+        worker.staged = 0
     worker.waiting = following = [served.request({"x": array})]
     worker.once_staged = lambda: gpu.fail("cudaEventQuery", 801)
     with pytest.raises(ModelError, match="CUDA error 801"):
-        served.ask({"x": random(1, 4)})
+        served.answers(*failing)
     assert worker.staged == 1
     assert not any(stream.pending for stream in gpu.streams.values())
     copy_early(gpu)

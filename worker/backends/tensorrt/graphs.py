@@ -48,11 +48,12 @@ class CapturedGraphs:
     def find(
         self, buffers: BufferSet, shapes: Mapping[str, Shape], rows: int
     ) -> CapturedGraph | None:
-        """One of exactly these shapes, else the smallest whose bounds admit so few rows."""
+        """One of exactly these shapes, else the smallest whose bounds admit so few rows (0: of a
+        model that does not batch)."""
         if not self._exact:
             return None
         exact = self._exact.get(_key(buffers, shapes))
-        if exact is not None or not rows:
+        if exact is not None:
             return exact
         for one in self._padding.get(id(buffers), ()):
             spec = one.spec

@@ -74,7 +74,7 @@ class Outgoing:
                         f"got {list(shape)}",
                         code=Code.MODEL_OUTPUT_INVALID,
                     )
-                places = cuts(rows, size // total if total else 0)
+                places = cuts(rows, size // total)
                 shapes = [(count, *shape[1:]) for count in rows]
             targets, are_direct = self._targets(name, flight.requests, places)
             is_direct = is_direct and are_direct
