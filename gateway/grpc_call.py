@@ -59,13 +59,22 @@ class Door(Protocol):
 class Call(ABC):
     """A call; the base of its kinds, which say what becomes of its messages."""
 
-    def __init__(self, door: Door, stream: int, head: Head, caller: Caller, name: str) -> None:
+    def __init__(
+        self,
+        door: Door,
+        stream: int,
+        head: Head,
+        caller: Caller,
+        name: str,
+        message_bytes_max: int,
+    ) -> None:
         self._door = door
         self.stream = stream
         self.head = head
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._assembler = Assembler(door.plane.limits.body_bytes_max)
+        self._message_bytes_max = message_bytes_max
+        self._assembler = Assembler(message_bytes_max)
         self._held_bytes = 0
         self._has_sent = False
         self.is_done = False
@@ -188,10 +197,9 @@ class Call(ABC):
         """A message's content, which counts as the call's. Raises MessageFault and NaiadError."""
         if not is_compressed:
             return content
-        limit = self._door.plane.limits.body_bytes_max
         try:
             found = await inflated_in_budget(
-                inflation(self.head.coding, content, limit), self._hold
+                inflation(self.head.coding, content, self._message_bytes_max), self._hold
             )
         except InflationFault as fault:
             raise MessageFault(f"a message: {fault}", is_too_large=fault.is_too_large) from None

@@ -51,6 +51,7 @@ class Method(NamedTuple):
     """A method as it is served: one of the three is given."""
 
     name: str
+    message_bytes_max: int
     is_inference: bool = False
     restriction: Restriction | None = None
     is_elsewhere: bool = False
@@ -301,12 +302,13 @@ class GrpcConnection(asyncio.Protocol):
             self.http2.send_end(stream, error_end(fault, is_all=True))
             return
         call: Call
+        name, bytes_max = method.name, method.message_bytes_max
         if method.is_inference and method.one is not None:
-            call = InferenceCall(self, stream, head, caller, method.name, method.one)
+            call = InferenceCall(self, stream, head, caller, name, bytes_max, method.one)
         elif method.one is not None:
-            call = OneRequestCall(self, stream, head, caller, method.name, method.one)
+            call = OneRequestCall(self, stream, head, caller, name, bytes_max, method.one)
         else:
-            call = ManyRequestsCall(self, stream, head, caller, method.name)
+            call = ManyRequestsCall(self, stream, head, caller, name, bytes_max)
         self.calls[stream] = call
         if isinstance(call, ManyRequestsCall) and method.many is not None:
             call.start(partial(method.many, call))

@@ -25,8 +25,16 @@ UNSENT_BYTES_MAX: Final = 1024 * 1024
 class ManyRequestsCall(WorkingCall):
     """A call with messages both ways: an asynchronous iterator of requests, with `write`."""
 
-    def __init__(self, door: Door, stream: int, head: Head, caller: Caller, name: str) -> None:
-        super().__init__(door, stream, head, caller, name)
+    def __init__(
+        self,
+        door: Door,
+        stream: int,
+        head: Head,
+        caller: Caller,
+        name: str,
+        message_bytes_max: int,
+    ) -> None:
+        super().__init__(door, stream, head, caller, name, message_bytes_max)
         self._messages: deque[tuple[bool, bytes]] = deque()
         self._unread_bytes = 0
         self._untaken_bytes = 0

@@ -14,6 +14,7 @@ from naiad.gateway.grpc_call import Door, WorkingCall
 from naiad.gateway.grpc_codec.answers import encoded_answer
 from naiad.gateway.grpc_codec.head import Head
 from naiad.gateway.grpc_codec.messages import MessageFault
+from naiad.gateway.grpc_codec.wire import is_light
 from naiad.gateway.grpc_service import Caller, call_of
 from naiad.gateway.pending import Outcome, Pending
 from naiad.protocol.errors import NaiadError
@@ -29,9 +30,10 @@ class OneRequestCall(WorkingCall):
         head: Head,
         caller: Caller,
         name: str,
+        message_bytes_max: int,
         answer: Callable[[bytes, OneRequestCall], Awaitable[None]],
     ) -> None:
-        super().__init__(door, stream, head, caller, name)
+        super().__init__(door, stream, head, caller, name, message_bytes_max)
         self._answer = answer
         self._request: tuple[bool, bytes] | None = None
 
@@ -63,10 +65,10 @@ class InferenceCall(OneRequestCall):
     _pending: Pending | None = None
 
     def _begin(self, is_compressed: bool, content: bytes) -> None:
-        if is_compressed:
-            self.start(partial(self._work, is_compressed, content))
-            return
         try:
+            if is_compressed or not is_light(content):
+                self.start(partial(self._work, is_compressed, content))
+                return
             self._door.phase.check_open()
             call: InferCall = call_of(content, self.caller)
             self._pending = self._door.plane.start(call, self._answered)

@@ -64,6 +64,9 @@ CATEGORIES: Final[dict[str, str]] = {
 
 MANAGEMENT: Final = frozenset({"model-repository", "shared-memory", "trace", "logging"})
 
+LARGE: Final = frozenset({"ModelInfer", "ModelStreamInfer", "RepositoryModelLoad"})
+"""Methods with large messages. Those of all others are read at once."""
+
 STATUS_WISH: Final = (b"triton_grpc_error", b"true")
 """Metadata of a stream whose caller wants errors as its status."""
 REFLECTIONS_PER_STREAM_MAX: Final = 1000
@@ -147,16 +150,19 @@ class GrpcServer(Listener[GrpcConnection]):
             )
             found[f"/{service}/{method.name}".encode()] = method
 
+        large, small = self.limits.body_bytes_max, self.limits.control_bytes_max
         for name, work in self.service.methods.items():
             is_inference = name == "ModelInfer"
             told = "" if is_inference else name
-            add(INFERENCE, Method(name, is_inference, one=partial(self._answered, work, told)))
-        add(INFERENCE, Method("ModelStreamInfer", many=self._stream))
-        add(HEALTH, Method("Check", one=self._check_health))
-        add(HEALTH, Method("List", one=self._list_health))
-        add(HEALTH, Method("Watch", one=self._watch_health))
+            size = large if name in LARGE else small
+            one = partial(self._answered, work, told)
+            add(INFERENCE, Method(name, size, is_inference, one=one))
+        add(INFERENCE, Method("ModelStreamInfer", large, many=self._stream))
+        add(HEALTH, Method("Check", small, one=self._check_health))
+        add(HEALTH, Method("List", small, one=self._list_health))
+        add(HEALTH, Method("Watch", small, one=self._watch_health))
         for service in (REFLECTION, OLD_REFLECTION):
-            add(service, Method("ServerReflectionInfo", many=_reflect))
+            add(service, Method("ServerReflectionInfo", small, many=_reflect))
         return found
 
     async def _stream(self, call: ManyRequestsCall) -> None:

@@ -13,14 +13,20 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from naiad.client.requests import Buffer
 from naiad.gateway.calls import InferCall
 from naiad.gateway.grpc_codec import documents
 from naiad.gateway.grpc_codec.answers import encoded_answer
+from naiad.gateway.grpc_codec.large import request_in_steps
+from naiad.gateway.grpc_codec.loads import load_request
 from naiad.gateway.grpc_codec.requests import decoded_request, version_number
+from naiad.gateway.grpc_codec.wire import STRUCTURE_BYTES_MAX, is_light
+from naiad.gateway.long_work import LongWork
 from naiad.gateway.pending import region_names
 from naiad.gateway.phase import Phase
-from naiad.gateway.plane import Plane, client_shm_disabled
+from naiad.gateway.plane import SETTINGS_MAX, Plane, client_shm_disabled, too_many_settings
 from naiad.gateway.proto import inference_pb2 as pb
+from naiad.gateway.uploads import PREFIX
 from naiad.gateway.users import NOBODY, User
 from naiad.protocol.checks import TIMEOUT_US_MAX
 from naiad.protocol.errors import Code, InternalError, RequestError
@@ -78,7 +84,8 @@ class Service:
 
     async def model_infer(self, data: bytes, caller: Caller) -> bytes:
         """ModelInferRequest to ModelInferResponse. Cancelling cancels the request everywhere."""
-        return encoded_answer(await self._plane.infer(call_of(data, caller)))
+        call = await any_call_of(data, caller, self._plane.long_work)
+        return encoded_answer(await self._plane.infer(call))
 
     # --- health and metadata ---------------------------------------------------------------------
 
@@ -123,9 +130,10 @@ class Service:
     async def repository_model_load(self, data: bytes, caller: Caller) -> bytes:
         """Answers when the model serves, or cannot."""
         _check_management(caller, "RepositoryModelLoad")
-        request = _parsed(pb.RepositoryModelLoadRequest, data)
+        request, files = load_request(data)
         _check_repository(request)
-        await self._plane.load(request.model_name, _load_parameters(request.parameters))
+        parameters = _load_parameters(request.parameters, files)
+        await self._plane.load(request.model_name, parameters)
         return EMPTY
 
     async def repository_model_unload(self, data: bytes, caller: Caller) -> bytes:
@@ -193,7 +201,9 @@ class Service:
         """The settings, after the changes in the request."""
         _check_management(caller, "LogSettings")
         request = _parsed(pb.LogSettingsRequest, data)
-        changes = {}
+        if len(request.settings) > SETTINGS_MAX:
+            raise too_many_settings(len(request.settings))
+        changes: dict[str, Any] = {}
         for name, value in request.settings.items():
             chosen = value.WhichOneof("parameter_choice")
             if chosen is not None:
@@ -201,12 +211,24 @@ class Service:
         return documents.log_settings(await self._plane.log_settings(changes))
 
 
-def call_of(data: bytes, caller: Caller) -> InferCall:
+def call_of(data: Buffer, caller: Caller) -> InferCall:
     """The call in a ModelInferRequest, no longer than its caller waits.
 
     Raises RequestError: no such message, or shared memory that this caller may not use.
     """
-    call = decoded_request(data, caller.forwarded)
+    return _with_caller(decoded_request(data, caller.forwarded), caller)
+
+
+async def any_call_of(data: Buffer, caller: Caller, long_work: LongWork) -> InferCall:
+    """The same of a large message, which others need not wait for."""
+    if is_light(data):
+        return call_of(data, caller)
+    steps = request_in_steps(data, caller.forwarded)
+    size = min(len(data), STRUCTURE_BYTES_MAX)  # nothing is done to raw contents
+    return _with_caller(await long_work.run(size, steps), caller)
+
+
+def _with_caller(call: InferCall, caller: Caller) -> InferCall:
     if not caller.may_share_memory and region_names(call):
         _check_regions(caller)
     if caller.user is not NOBODY:
@@ -250,22 +272,30 @@ def _check_model_name(name: str) -> None:
         raise RequestError("Request for unknown model: '' is not found", code=Code.NOT_FOUND)
 
 
-def _load_parameters(given: Any) -> dict[str, Any]:
+def _load_parameters(given: Any, files: dict[str, Buffer]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in given.items():
-        is_file = name.startswith("file:")
+        is_file = name.startswith(PREFIX)
         found[name] = _chosen(name, value, "bytes_param" if is_file else "string_param")
+    for name, content in files.items():
+        if not name.startswith(PREFIX):
+            raise _wrong_choice(name, "string_param", "bytes_param")
+        found[name] = content
     return found
 
 
 def _chosen(name: str, parameter: Any, expected: str) -> Any:
     chosen = parameter.WhichOneof("parameter_choice")
     if chosen != expected:
-        raise RequestError(
-            f"invalid value type for '{name:.80}' parameter, expected {expected},"
-            f" got {chosen or 'no value'}"
-        )
+        raise _wrong_choice(name, expected, chosen)
     return getattr(parameter, expected)
+
+
+def _wrong_choice(name: str, expected: str, chosen: str | None) -> RequestError:
+    return RequestError(
+        f"invalid value type for '{name:.80}' parameter, expected {expected},"
+        f" got {chosen or 'no value'}"
+    )
 
 
 def _named(kind: Any, data: bytes) -> tuple[str, int]:

@@ -11,15 +11,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from naiad.gateway.calls import InferCall
 from naiad.gateway.error_text import told
 from naiad.gateway.grpc_codec.answers import encoded_fault, encoded_part
-from naiad.gateway.grpc_service import Caller, call_of, unexpected
+from naiad.gateway.grpc_codec.wire import request_id
+from naiad.gateway.grpc_service import Caller, any_call_of, unexpected
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane, draining
-from naiad.gateway.proto.inference_pb2 import ModelInferRequest
 from naiad.protocol.errors import Code, NaiadError
 
 REQUESTS_MAX: Final = 256
@@ -118,7 +116,7 @@ class Stream:
         try:
             budget.take(len(data))
             taken = len(data)
-            call = call_of(data, self._caller)
+            call = await any_call_of(data, self._caller, self._plane.long_work)
             return encoded_part(await self._plane.infer(call), is_final=True)
         except NaiadError as fault:
             return self._failed(fault, data, call)
@@ -131,14 +129,5 @@ class Stream:
         if self._wants_status:
             raise fault
         if call is None:
-            return encoded_fault(told(fault), _id_of(data))
+            return encoded_fault(told(fault), request_id(data))
         return encoded_fault(told(fault), call.id, call.model if fault.code in _LATE else "")
-
-
-def _id_of(data: bytes) -> str:
-    """The id in a request that could not be read otherwise; "" if not even that can be."""
-    try:
-        ident: str = ModelInferRequest.FromString(data).id
-    except DecodeError:
-        return ""
-    return ident

@@ -279,7 +279,7 @@ class HttpApp:
             limits = self._plane.limits
             checked_size("JSON", len(body), limits.input_bytes_max)
             steps = load_parameters(body, limits.load_config_bytes_max)
-            parameters = await self._inference.large.in_turns(len(body), steps)
+            parameters = await self._plane.long_work.run(len(body), steps)
         await self._plane.load(route.model, parameters)
         return EMPTY
 

@@ -94,7 +94,7 @@ class Inference:
         self._allows_regions = allows_regions
         self._forward = re.compile(forward, re.IGNORECASE) if forward else None
         self._templates: dict[tuple[bytes, bytes], Template] = {}
-        self.large = LargeJson()
+        self._large = LargeJson(plane.long_work)
 
     def plan(self, route: Route, head: Head) -> InferPlan:
         """What follows from the head of a request. Raises RequestError for no user's name."""
@@ -223,7 +223,7 @@ class Inference:
             if is_light(body, length):
                 call = self._call(route, request, body, is_local)
             else:
-                call = await self.large.call(
+                call = await self._large.call(
                     route.model, route.version, body, length, limit_bytes, _place(request)
                 )
                 call = self._completed(call, request, is_local)
@@ -250,7 +250,7 @@ class Inference:
     async def _response(self, call: InferCall, answer: InferAnswer) -> Response:
         """The response with every large array written apart."""
         written = {
-            name: await self.large.text(name, datatype, shape, data)
+            name: await self._large.text(name, datatype, shape, data)
             for name, datatype, shape, data in large_outputs(call, answer)
         }
         return response_of(call, answer, written)

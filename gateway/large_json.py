@@ -1,16 +1,13 @@
 """Large JSON, read and written in slices, between which all others of this gateway are served.
 
 Whatever reads 60 MB of numbers at once holds the process for seconds. Here it is done a few
-milliseconds at a time, one slice in each turn of the event loop, however many requests wait for
-theirs.
+milliseconds at a time.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import Generator
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from naiad.client.requests import Buffer
 from naiad.gateway.calls import Arena, CallInput, InferCall
@@ -29,7 +26,7 @@ from naiad.gateway.json_tensors import (
     text_bytes,
     text_slices,
 )
-from naiad.gateway.pending import over_budget
+from naiad.gateway.long_work import LongWork, Steps
 from naiad.protocol.datatypes import LENGTH_PREFIX_BYTES, element_count
 
 LIGHT_BYTES: Final = 4 * 1024
@@ -45,16 +42,10 @@ INPUTS_PER_STEP: Final = 64
 """Of a call, that are looked at at once: 1 ms."""
 TENSOR_BYTES_MIN: Final = 32 * 1024
 """Of an output that is written as JSON, likewise."""
-UNDER_WAY_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Of JSON that is being read and of tensors that are being written; beyond, requests are refused.
-A tensor takes up to five times its size as text."""
 MARK_BYTES: Final = 16
 """Random, of what stands for a part of a text."""
 _KNOWN: Final = frozenset({"id", "inputs", "outputs", "parameters"})
 """Members of a request."""
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]
 
 
 def is_light(body: Buffer, length: int) -> bool:
@@ -69,9 +60,8 @@ def is_light(body: Buffer, length: int) -> bool:
 class LargeJson:
     """`call`, `text`."""
 
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._under_way_bytes = 0
+    def __init__(self, long_work: LongWork) -> None:
+        self._long_work = long_work
 
     async def call(
         self,
@@ -83,7 +73,7 @@ class LargeJson:
         place: tuple[Arena, int] | None,
     ) -> InferCall:
         """What `infer_call` makes of a body. Raises RequestError, Unavailable."""
-        return await self.in_turns(
+        return await self._long_work.run(
             length, call_in_steps(model, version, body, length, limit_bytes, place)
         )
 
@@ -91,31 +81,7 @@ class LargeJson:
         self, name: str, datatype: str, shape: tuple[int, ...], data: memoryview
     ) -> list[bytes]:
         """What `to_json` makes of an output, in parts. Raises RequestError, Unavailable."""
-        return await self.in_turns(len(data), _text(name, datatype, shape, data))
-
-    async def in_turns(self, size: int, steps: Steps[T]) -> T:
-        """What comes of these steps, one in each turn of the event loop. `size`: of what they read.
-
-        Raises Unavailable, and what they raise.
-        """
-        if self._under_way_bytes + size > UNDER_WAY_BYTES_MAX:
-            raise over_budget(
-                f"{self._under_way_bytes} bytes of large JSON are under way in this gateway,"
-                f" {UNDER_WAY_BYTES_MAX} at most; use binary data"
-            )
-        self._under_way_bytes += size
-        try:
-            while True:
-                async with self._turn:
-                    try:
-                        next(steps)
-                    except StopIteration as end:
-                        found: T = end.value
-                        return found
-                    await asyncio.sleep(0)
-        finally:
-            self._under_way_bytes -= size
-            steps.close()
+        return await self._long_work.run(len(data), _text(name, datatype, shape, data))
 
 
 class _Input(NamedTuple):

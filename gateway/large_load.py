@@ -15,7 +15,8 @@ from naiad.client.requests import Buffer
 from naiad.gateway.http_parameters import Json, object_of, text_of
 from naiad.gateway.json_slices import REST_BYTES_MAX, SLICE_BYTES, Cut, window_of, without_strings
 from naiad.gateway.json_strings import pieces
-from naiad.gateway.large_json import MARK_BYTES, Steps, walked
+from naiad.gateway.large_json import MARK_BYTES, walked
+from naiad.gateway.long_work import Steps
 from naiad.gateway.uploads import PREFIX
 from naiad.protocol.errors import RequestError
 

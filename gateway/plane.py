@@ -17,6 +17,7 @@ from naiad.config.names import model_name_fault
 from naiad.gateway.calls import InferAnswer, InferCall
 from naiad.gateway.known_classes import KnownClasses
 from naiad.gateway.limits import Limits
+from naiad.gateway.long_work import LongWork
 from naiad.gateway.pending import SERVER_FULL, Done, Outcome, Pending, over_budget
 from naiad.gateway.turns import Turns
 from naiad.gateway.uploads import PREFIX, checked_files, written
@@ -130,6 +131,7 @@ class Plane:
         self.limits = limits
         self.budget = Budget(limits.bytes_in_flight_max)
         self.turns = Turns()
+        self.long_work = LongWork()
         self.in_flight = 0
         """Calls that are not answered."""
         self.answered = 0
@@ -281,7 +283,7 @@ class Plane:
     async def log_settings(self, changes: Json) -> Json:
         """Triton's log settings, after these changes. Raises RequestError for what is none."""
         if len(changes) > SETTINGS_MAX:
-            raise RequestError(f"{len(changes)} log settings, expected at most {SETTINGS_MAX}")
+            raise too_many_settings(len(changes))
         for name, value in changes.items():
             if type(value) is int and not -(2**63) <= value < 2**63:
                 raise RequestError(f"{name:.80}: expected an integer of 64 bits")
@@ -338,6 +340,10 @@ def _check_args(what: str, **given: int) -> None:
     for name, value in given.items():
         if not 0 <= value <= INT64_MAX:
             raise RequestError(f"{what}: invalid args: {name} {value}, expected 0 to {INT64_MAX}")
+
+
+def too_many_settings(count: int) -> RequestError:
+    return RequestError(f"{count} log settings, expected at most {SETTINGS_MAX}")
 
 
 def draining() -> Unavailable:

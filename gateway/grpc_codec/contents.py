@@ -32,14 +32,8 @@ def packed_contents(contents: Any, name: str, datatype: str, model: str) -> byte
     Their number is not compared with a shape: that is the broker's. Raises RequestError for a field
     that does not suit the datatype, and for an integer that does not fit (Triton cuts it).
     """
-    if datatype not in _FIELD:
-        if datatype not in ITEM_BYTES:
-            raise RequestError(f"invalid datatype '{datatype}' for input '{name}' of '{model}'")
-        raise RequestError(
-            f"input '{name}' of model '{model}': {datatype} has no typed contents; send it in"
-            " raw_input_contents"
-        )
-    wanted, code = _FIELD[datatype]
+    wanted = field_of(datatype, name, model)
+    code = _FIELD[datatype][1]
     for field, _ in contents.ListFields():
         if field.name != wanted:
             raise RequestError(
@@ -59,6 +53,18 @@ def packed_contents(contents: Any, name: str, datatype: str, model: str) -> byte
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tobytes()
+
+
+def field_of(datatype: str, name: str, model: str) -> str:
+    """The field for elements of this datatype. Raises RequestError where there is none."""
+    if datatype not in _FIELD:
+        if datatype not in ITEM_BYTES:
+            raise RequestError(f"invalid datatype '{datatype}' for input '{name}' of '{model}'")
+        raise RequestError(
+            f"input '{name}' of model '{model}': {datatype} has no typed contents; send it in"
+            " raw_input_contents"
+        )
+    return _FIELD[datatype][0]
 
 
 def _strings(elements: Any) -> bytes:

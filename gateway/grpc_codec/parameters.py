@@ -40,6 +40,9 @@ NONE: Final = RequestParameters()
 
 def request_parameters(given: Mapping[str, Any]) -> RequestParameters:
     """Those of a ModelInferRequest. Raises RequestError for a wrong type or a reserved name."""
+    count = len(given)
+    if count > m.PARAMETERS_MAX + len(_KNOWN):
+        raise RequestError(f"{count} parameters, expected at most {m.PARAMETERS_MAX}")
     others: m.Parameters = {}
     known: dict[str, Any] = {}
     for name, value in given.items():

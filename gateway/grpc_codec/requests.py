@@ -5,10 +5,18 @@ Refuses what no server could read. Whether the model has such tensors, the broke
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from naiad.client.requests import Buffer
-from naiad.gateway.calls import ANY_VERSION, CallInput, CallOutput, InferCall, RegionPart
+from naiad.gateway.calls import (
+    ANY_VERSION,
+    TENSORS_MAX,
+    CallInput,
+    CallOutput,
+    InferCall,
+    RegionPart,
+)
 from naiad.gateway.grpc_codec.contents import packed_contents
 from naiad.gateway.grpc_codec.parameters import (
     NONE,
@@ -23,7 +31,7 @@ from naiad.protocol.errors import RequestError
 _VERSION_MAX: Final = 2**63 - 1
 
 
-def decoded_request(data: bytes, added: m.Parameters | None = None) -> InferCall:
+def decoded_request(data: Buffer, added: m.Parameters | None = None) -> InferCall:
     """The call in a serialised ModelInferRequest.
 
     Args:
@@ -34,16 +42,24 @@ def decoded_request(data: bytes, added: m.Parameters | None = None) -> InferCall
         RequestError: Triton's texts for what is wrong with the message itself.
     """
     message, raw = parsed_request(data)
-    model = message.model_name
+    return request_with(message, _inputs(message, raw), added)
+
+
+def request_with(
+    message: Any, inputs: tuple[CallInput, ...], added: m.Parameters | None
+) -> InferCall:
+    """The same of a ModelInferRequest, whose inputs are not looked at."""
+    if len(message.outputs) > TENSORS_MAX:
+        raise RequestError(f"{len(message.outputs)} outputs, expected at most {TENSORS_MAX}")
     given = request_parameters(message.parameters) if len(message.parameters) else NONE
     parameters = given.others
     if added:
         parameters = _joined(parameters, added)
     return InferCall(
-        model,
+        message.model_name,
         version_number(message.model_version),
         message.id,
-        _inputs(message, raw, model),
+        inputs,
         tuple([_output(one) for one in message.outputs]),
         parameters,
         given.priority,
@@ -67,29 +83,39 @@ def version_number(text: str) -> int:
     )
 
 
-def _inputs(message: Any, raw: list[Buffer], model: str) -> tuple[CallInput, ...]:
-    remaining = iter(raw)
+def _inputs(message: Any, raw: list[Buffer]) -> tuple[CallInput, ...]:
+    model = message.model_name
+    remaining = iter(raw) if raw else None
     found = []
     for tensor in message.inputs:
-        name = tensor.name
-        region = region_part(tensor.parameters) if len(tensor.parameters) else None
-        if raw and tensor.HasField("contents"):
-            raise RequestError(
-                "contents field must not be specified when using raw_input_contents for"
-                f" '{name}' for model '{model}'"
-            )
-        data: Buffer | RegionPart | None = region
+        data = place_of(tensor, model, remaining, tensor.HasField("contents"))
         if data is None:
-            if raw:
-                data = next(remaining, None)
-            elif tensor.HasField("contents"):
-                data = packed_contents(tensor.contents, name, tensor.datatype, model)
-        if data is None:
-            raise RequestError(
-                f"unable to find data for input tensor '{name}' for model '{model}' in request."
-            )
-        found.append(CallInput(name, tensor.datatype, tuple(tensor.shape), data))
+            data = packed_contents(tensor.contents, tensor.name, tensor.datatype, model)
+        found.append(CallInput(tensor.name, tensor.datatype, tuple(tensor.shape), data))
     return tuple(found)
+
+
+def place_of(
+    tensor: Any, model: str, raw: Iterator[Buffer] | None, has_contents: bool
+) -> Buffer | RegionPart | None:
+    """An input's data: the next raw contents, or a region; None: its own contents.
+
+    Raises RequestError when it has none, or both.
+    """
+    region = region_part(tensor.parameters) if len(tensor.parameters) else None
+    if raw is not None and has_contents:
+        raise RequestError(
+            "contents field must not be specified when using raw_input_contents for"
+            f" '{tensor.name}' for model '{model}'"
+        )
+    if region is not None:
+        return region
+    data = next(raw, None) if raw is not None else None
+    if data is None and (raw is not None or not has_contents):
+        raise RequestError(
+            f"unable to find data for input tensor '{tensor.name}' for model '{model}' in request."
+        )
+    return data
 
 
 def _output(given: Any) -> CallOutput:

@@ -8,6 +8,7 @@ the library, small messages entirely.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -17,20 +18,104 @@ from naiad.gateway.proto.inference_pb2 import ModelInferRequest
 from naiad.protocol.errors import RequestError
 
 FIELDS_MAX: Final = 4096
-"""Fields of a large message: inputs, outputs, parameters and raw contents together."""
+"""Fields of a large message: inputs, outputs, parameters and raw contents together. Of an input or
+a file likewise."""
 STRUCTURE_BYTES_MAX: Final = 8 * 1024 * 1024
 """A message without its raw contents. What is in it becomes objects, up to 20 times its size."""
 
+LIGHT_BYTES: Final = 2 * 1024
+"""Of a message that is read at once whatever is in it."""
+LIGHT_FIELDS_MAX: Final = 64
+LIGHT_STRUCTURE_BYTES: Final = 16 * 1024
+"""Of a larger one without its raw contents, likewise: 16,000 numbers."""
+
+BYTES: Final = 2
+"""The kind of a field that says how long it is: bytes, texts, messages, packed numbers."""
 _VARINT: Final = 0
 _FIXED64: Final = 1
-_BYTES: Final = 2
 _FIXED32: Final = 5
 _VARINT_BYTES_MAX: Final = 10
-_RAW_INPUT_TAG: Final = 7 << 3 | _BYTES
-_RAW_OUTPUT_TAG: Final = bytes([6 << 3 | _BYTES])
+_ID_TAG: Final = 3 << 3 | BYTES
+RAW_INPUT_TAG: Final = 7 << 3 | BYTES
+_RAW_OUTPUT_TAG: Final = bytes([6 << 3 | BYTES])
 
 
-def parsed_request(data: bytes) -> tuple[Any, list[Buffer]]:
+def is_light(data: Buffer) -> bool:
+    """Whether a ModelInferRequest may be read at once: it takes 3 ms at most.
+
+    Raises RequestError for what is none.
+    """
+    end = len(data)
+    if end <= LIGHT_BYTES:
+        return True
+    position = count = kept_bytes = 0
+    while position < end:
+        start = position
+        tag, _, position = next_field(data, position, end)
+        count += 1
+        if tag != RAW_INPUT_TAG:
+            kept_bytes += position - start
+        if count > LIGHT_FIELDS_MAX or kept_bytes > LIGHT_STRUCTURE_BYTES:
+            return False
+    return True
+
+
+def next_field(data: Buffer, position: int, end: int) -> tuple[int, int, int]:
+    """(tag, where the value begins, where it ends) of the field at a position.
+
+    Raises RequestError when there is no whole field before `end`.
+    """
+    tag, position = _number(data, position)
+    kind = tag & 7
+    start = position
+    if kind == BYTES:
+        size, start = _number(data, position)
+        position = start + size
+    elif kind == _VARINT:
+        _, position = _number(data, position)
+    elif kind == _FIXED64:
+        position += 8
+    elif kind == _FIXED32:
+        position += 4
+    else:  # groups, which no version of this message has
+        raise malformed()
+    if position > end:
+        raise malformed()
+    return tag, start, position
+
+
+def fields(view: memoryview, most: int = FIELDS_MAX) -> Iterator[tuple[int, int, int, int]]:
+    """(tag, where it stands, where its value begins, where it ends) of each field.
+
+    Raises RequestError for what is no message, and for more than `most` fields.
+    """
+    position = count = 0
+    while position < len(view):
+        count += 1
+        if count > most:
+            raise too_many_fields(most)
+        tag, start, end = next_field(view, position, len(view))
+        yield tag, position, start, end
+        position = end
+
+
+def request_id(data: Buffer) -> str:
+    """The id in a ModelInferRequest that cannot be read otherwise; "" if not even that can be."""
+    found = b""
+    position = count = 0
+    end = len(data)
+    try:
+        while position < end and count < LIGHT_FIELDS_MAX:
+            tag, start, position = next_field(data, position, end)
+            count += 1
+            if tag == _ID_TAG:
+                found = bytes(data[start:position])
+        return found.decode()
+    except (RequestError, UnicodeDecodeError):
+        return ""
+
+
+def parsed_request(data: Buffer) -> tuple[Any, list[Buffer]]:
     """A ModelInferRequest without raw_input_contents, and these, in order.
 
     Large contents are views of `data`. Raises RequestError for what is no such message, or is
@@ -38,11 +123,11 @@ def parsed_request(data: bytes) -> tuple[Any, list[Buffer]]:
     """
     raw: list[Buffer]
     if len(data) <= SMALL_BYTES_MAX:
-        message = _parsed(data)
+        message = parsed(ModelInferRequest, bytes(data))
         raw = list(message.raw_input_contents)
         return message, raw
     structure, raw = _cut(data)
-    return _parsed(structure), raw
+    return parsed(ModelInferRequest, structure), raw
 
 
 def with_raw_outputs(structure: bytes, contents: list[Buffer]) -> bytes:
@@ -70,18 +155,30 @@ def delimited(tag: int, content: bytes) -> bytes:
     return b"".join((bytes((tag,)), varint(len(content)), content))
 
 
-def _parsed(data: bytes) -> Any:
+def parsed(kind: Any, data: bytes) -> Any:
+    """A message of this kind, which is a part of a request. Raises RequestError."""
     try:
-        return ModelInferRequest.FromString(data)
+        return kind.FromString(data)
     except DecodeError as fault:
-        raise _malformed() from fault
+        raise malformed() from fault
 
 
-def _malformed() -> RequestError:
+def malformed() -> RequestError:
     return RequestError("the request is not a ModelInferRequest: its bytes cannot be decoded")
 
 
-def _cut(data: bytes) -> tuple[bytes, list[Buffer]]:
+def too_many_fields(most: int = FIELDS_MAX) -> RequestError:
+    return RequestError(f"more than {most} fields in a request: inputs, parameters and their like")
+
+
+def too_large(size: int) -> RequestError:
+    return RequestError(
+        f"{size} bytes beside raw_input_contents, expected at most {STRUCTURE_BYTES_MAX}; send"
+        " large tensors as raw_input_contents"
+    )
+
+
+def _cut(data: Buffer) -> tuple[bytes, list[Buffer]]:
     """(everything but raw_input_contents, these as views)."""
     view = memoryview(data)
     kept: list[memoryview] = []
@@ -91,38 +188,20 @@ def _cut(data: bytes) -> tuple[bytes, list[Buffer]]:
     while position < end:
         count += 1
         if count > FIELDS_MAX:
-            raise RequestError(
-                f"more than {FIELDS_MAX} inputs, outputs, parameters and contents in a request"
-            )
+            raise too_many_fields()
         start = position
-        tag, position = _number(data, position)
-        kind = tag & 7
-        if kind == _BYTES:
-            size, position = _number(data, position)
-            content = position
-            position += size
-            if tag == _RAW_INPUT_TAG and position <= end:
-                raw.append(view[content:position])
-                continue
-        elif kind == _VARINT:
-            _, position = _number(data, position)
-        elif kind in (_FIXED64, _FIXED32):
-            position += 8 if kind == _FIXED64 else 4
-        else:  # groups, which no version of this message has
-            raise _malformed()
-        if position > end:
-            raise _malformed()
+        tag, content, position = next_field(data, position, end)
+        if tag == RAW_INPUT_TAG:
+            raw.append(view[content:position])
+            continue
         kept.append(view[start:position])
         kept_bytes += position - start
     if kept_bytes > STRUCTURE_BYTES_MAX:
-        raise RequestError(
-            f"{kept_bytes} bytes beside raw_input_contents, expected at most"
-            f" {STRUCTURE_BYTES_MAX}; send large tensors as raw_input_contents"
-        )
+        raise too_large(kept_bytes)
     return b"".join(kept), raw
 
 
-def _number(data: bytes, position: int) -> tuple[int, int]:
+def _number(data: Buffer, position: int) -> tuple[int, int]:
     """(the varint at a position, the position after it)."""
     number = shift = 0
     for byte in data[position : position + _VARINT_BYTES_MAX]:
@@ -131,4 +210,4 @@ def _number(data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return number, position
         shift += 7
-    raise _malformed()
+    raise malformed()

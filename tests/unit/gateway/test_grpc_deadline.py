@@ -47,7 +47,7 @@ class Door:
 async def ends_of(timeout_seconds: float | None) -> list[bytes]:
     door: Any = Door()
     head = Head(b"/s/m", timeout_seconds=timeout_seconds)
-    call = ManyRequestsCall(door, 1, head, Caller(False, False), "m")
+    call = ManyRequestsCall(door, 1, head, Caller(False, False), "m", 1000)
     call.fail(TIMEOUT)
     await asyncio.sleep(0)
     ends: list[bytes] = door.ends

@@ -30,10 +30,10 @@ from naiad.gateway.large_json import (
     INPUTS_PER_STEP,
     LIGHT_BYTES,
     TEXT_BYTES_MIN,
-    UNDER_WAY_BYTES_MAX,
     LargeJson,
     is_light,
 )
+from naiad.gateway.long_work import UNDER_WAY_BYTES_MAX, LongWork
 from naiad.protocol.errors import RequestError, Unavailable
 
 LIMIT = 1 << 26
@@ -52,7 +52,7 @@ def at_once(text: bytes, behind: bytes = b"") -> InferCall:
 
 def in_slices(text: bytes, behind: bytes = b"") -> InferCall:
     whole = memoryview(text + behind)
-    return asyncio.run(LargeJson().call("m", 1, whole, len(text), LIMIT, None))
+    return asyncio.run(LargeJson(LongWork()).call("m", 1, whole, len(text), LIMIT, None))
 
 
 def cut(text: bytes) -> Cut[list[Slice]]:
@@ -430,7 +430,7 @@ def test_what_is_read_at_once_is_soon_read(text: bytes, light: bool) -> None:
 )
 def test_outputs(datatype: str, data: Any, count: int) -> None:
     raw = memoryview(pack_bytes("O", data) if datatype == "BYTES" else data.tobytes())
-    parts = asyncio.run(LargeJson().text("O", datatype, (count,), raw))
+    parts = asyncio.run(LargeJson(LongWork()).text("O", datatype, (count,), raw))
     assert b"".join(parts) == to_json("O", datatype, (count,), raw)
     assert max(map(len, parts)) < 200_000
 
@@ -438,7 +438,7 @@ def test_outputs(datatype: str, data: Any, count: int) -> None:
 def test_outputs_that_json_cannot_hold() -> None:
     for datatype, raw in (("FP16", bytes(80_000)), ("BYTES", b"\1\0\0\0\xff" * 9000)):
         with pytest.raises(RequestError, match="Please use the binary data format"):
-            asyncio.run(LargeJson().text("O", datatype, (9000,), memoryview(raw)))
+            asyncio.run(LargeJson(LongWork()).text("O", datatype, (9000,), memoryview(raw)))
 
 
 # --- turns ---------------------------------------------------------------------------------------
@@ -448,7 +448,7 @@ def test_others_run_between_slices_and_what_is_cancelled_is_forgotten() -> None:
     text = body(json.dumps(FLOATS))
 
     async def run() -> None:
-        large = LargeJson()
+        large = LargeJson(LongWork())
         turns = 0
         works = [
             asyncio.ensure_future(large.call("m", 1, text, len(text), LIMIT, None))
@@ -470,7 +470,7 @@ def test_others_run_between_slices_and_what_is_cancelled_is_forgotten() -> None:
 
 def test_there_is_a_limit_of_what_is_under_way() -> None:
     async def run() -> None:
-        large = LargeJson()
+        large = LargeJson(LongWork())
         text = body(json.dumps(FLOATS))
         first = asyncio.ensure_future(large.call("m", 1, text, len(text), LIMIT, None))
         await asyncio.sleep(0)
