@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from naiad.client.requests import Buffer
 from naiad.gateway.compression import InflationFault
 from naiad.gateway.grpc_codec.head import (
     CODINGS,
@@ -31,6 +32,7 @@ from naiad.gateway.grpc_codec.status import Status
 from naiad.gateway.grpc_service import Caller, unexpected
 from naiad.gateway.http2.connection import Connection
 from naiad.gateway.inflating import inflated_in_budget
+from naiad.gateway.memory import memory_for
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
 from naiad.protocol.errors import Code, NaiadError
@@ -74,7 +76,7 @@ class Call(ABC):
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._message_bytes_max = message_bytes_max
-        self._assembler = Assembler(message_bytes_max)
+        self._assembler = Assembler(message_bytes_max, memory_for)
         self._held_bytes = 0
         self._has_sent = False
         self.is_done = False
@@ -109,7 +111,7 @@ class Call(ABC):
             self.fail(fault)
 
     @abstractmethod
-    def _message(self, is_compressed: bool, content: bytes) -> None:
+    def _message(self, is_compressed: bool, content: Buffer) -> None:
         """A whole message came."""
 
     @abstractmethod
@@ -193,7 +195,7 @@ class Call(ABC):
     def _stop(self) -> None:
         """End the call's work."""
 
-    async def _plain(self, is_compressed: bool, content: bytes) -> bytes:
+    async def _plain(self, is_compressed: bool, content: Buffer) -> Buffer:
         """A message's content, which counts as the call's. Raises MessageFault and NaiadError."""
         if not is_compressed:
             return content
@@ -203,7 +205,7 @@ class Call(ABC):
             )
         except InflationFault as fault:
             raise MessageFault(f"a message: {fault}", is_too_large=fault.is_too_large) from None
-        return bytes(found)
+        return found
 
 
 class WorkingCall(Call):

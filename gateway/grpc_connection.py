@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
+from naiad.client.requests import Buffer
 from naiad.gateway.access import elsewhere, is_local
 from naiad.gateway.grpc_call import Call, unknown_coding
 from naiad.gateway.grpc_codec.head import Head, error_end, fault_end, head_of, http_end
@@ -43,7 +44,7 @@ UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
 says that the buffer is full at the write after the one that filled it, and each may hold 1 MiB and
 a frame."""
 
-OneRequest = Callable[[bytes, OneRequestCall], Awaitable[None]]
+OneRequest = Callable[[Buffer, OneRequestCall], Awaitable[None]]
 ManyRequests = Callable[[ManyRequestsCall], Awaitable[None]]
 
 

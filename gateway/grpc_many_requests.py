@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from typing import Any, Final
 
+from naiad.client.requests import Buffer
 from naiad.gateway.grpc_call import Door, WorkingCall
 from naiad.gateway.grpc_codec.head import Head
 from naiad.gateway.grpc_codec.messages import PREFIX_BYTES
@@ -35,7 +36,7 @@ class ManyRequestsCall(WorkingCall):
         message_bytes_max: int,
     ) -> None:
         super().__init__(door, stream, head, caller, name, message_bytes_max)
-        self._messages: deque[tuple[bool, bytes]] = deque()
+        self._messages: deque[tuple[bool, Buffer]] = deque()
         self._unread_bytes = 0
         self._untaken_bytes = 0
         """Arrived, and the client was not told that it may go on."""
@@ -54,7 +55,7 @@ class ManyRequestsCall(WorkingCall):
             self._untaken_bytes = 0
             self._door.send_soon()
 
-    def _message(self, is_compressed: bool, content: bytes) -> None:
+    def _message(self, is_compressed: bool, content: Buffer) -> None:
         self._unread_bytes += len(content)
         self._messages.append((is_compressed, content))
         self._door.owes()
@@ -67,7 +68,7 @@ class ManyRequestsCall(WorkingCall):
     def __aiter__(self) -> ManyRequestsCall:
         return self
 
-    async def __anext__(self) -> bytes:
+    async def __anext__(self) -> Buffer:
         while not self._messages:
             if self._is_ended:
                 raise StopAsyncIteration

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from naiad.client.requests import Buffer
 from naiad.gateway.calls import InferAnswer, InferCall
 from naiad.gateway.grpc_call import Door, WorkingCall
 from naiad.gateway.grpc_codec.answers import encoded_answer
@@ -31,17 +32,17 @@ class OneRequestCall(WorkingCall):
         caller: Caller,
         name: str,
         message_bytes_max: int,
-        answer: Callable[[bytes, OneRequestCall], Awaitable[None]],
+        answer: Callable[[Buffer, OneRequestCall], Awaitable[None]],
     ) -> None:
         super().__init__(door, stream, head, caller, name, message_bytes_max)
         self._answer = answer
-        self._request: tuple[bool, bytes] | None = None
+        self._request: tuple[bool, Buffer] | None = None
 
     def feed(self, data: memoryview, *, is_ended: bool) -> None:
         self._door.http2.taken(self.stream, len(data))
         super().feed(data, is_ended=is_ended)
 
-    def _message(self, is_compressed: bool, content: bytes) -> None:
+    def _message(self, is_compressed: bool, content: Buffer) -> None:
         if self._request is not None:
             raise MessageFault("a second message in a call that has one")
         self._request = (is_compressed, content)
@@ -52,10 +53,10 @@ class OneRequestCall(WorkingCall):
         self._begin(*self._request)
         self._request = None
 
-    def _begin(self, is_compressed: bool, content: bytes) -> None:
+    def _begin(self, is_compressed: bool, content: Buffer) -> None:
         self.start(partial(self._work, is_compressed, content))
 
-    async def _work(self, is_compressed: bool, content: bytes) -> None:
+    async def _work(self, is_compressed: bool, content: Buffer) -> None:
         await self._answer(await self._plain(is_compressed, content), self)
 
 
@@ -64,7 +65,7 @@ class InferenceCall(OneRequestCall):
 
     _pending: Pending | None = None
 
-    def _begin(self, is_compressed: bool, content: bytes) -> None:
+    def _begin(self, is_compressed: bool, content: Buffer) -> None:
         try:
             if is_compressed or not is_light(content):
                 self.start(partial(self._work, is_compressed, content))

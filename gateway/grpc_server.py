@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from naiad.client.requests import Buffer
 from naiad.gateway.access import Access
 from naiad.gateway.grpc_codec.head import Head
 from naiad.gateway.grpc_codec.reflection import reflected
@@ -176,9 +177,9 @@ class GrpcServer(Listener[GrpcConnection]):
 
     async def _answered(
         self,
-        work: Callable[[bytes, Caller], Awaitable[bytes]],
+        work: Callable[[Buffer, Caller], Awaitable[bytes]],
         told: str,
-        request: bytes,
+        request: Buffer,
         call: OneRequestCall,
     ) -> None:
         """`told` is what a verbose log says; nothing of inference."""
@@ -189,13 +190,13 @@ class GrpcServer(Listener[GrpcConnection]):
                 await self.plane.turns.turn()
         call.send(await work(request, call.caller))
 
-    async def _check_health(self, request: bytes, call: OneRequestCall) -> None:
-        call.send(await self._health.check(request))
+    async def _check_health(self, request: Buffer, call: OneRequestCall) -> None:
+        call.send(await self._health.check(bytes(request)))
 
-    async def _list_health(self, request: bytes, call: OneRequestCall) -> None:
+    async def _list_health(self, request: Buffer, call: OneRequestCall) -> None:
         call.send(await self._health.list())
 
-    async def _watch_health(self, request: bytes, call: OneRequestCall) -> None:
+    async def _watch_health(self, request: Buffer, call: OneRequestCall) -> None:
         async def write(message: bytes) -> None:
             call.send(message)
 
@@ -232,4 +233,4 @@ async def _reflect(call: ManyRequestsCall) -> None:
         count += 1
         if count > REFLECTIONS_PER_STREAM_MAX:
             return
-        await call.write(reflected(request, SERVED))
+        await call.write(reflected(bytes(request), SERVED))

@@ -49,7 +49,7 @@ class Caller(NamedTuple):
     user: User = NOBODY
 
 
-Method = Callable[[bytes, Caller], Awaitable[bytes]]
+Method = Callable[[Buffer, Caller], Awaitable[bytes]]
 
 
 class Service:
@@ -82,52 +82,52 @@ class Service:
 
     # --- inference -------------------------------------------------------------------------------
 
-    async def model_infer(self, data: bytes, caller: Caller) -> bytes:
+    async def model_infer(self, data: Buffer, caller: Caller) -> bytes:
         """ModelInferRequest to ModelInferResponse. Cancelling cancels the request everywhere."""
         call = await any_call_of(data, caller, self._plane.long_work)
         return encoded_answer(await self._plane.infer(call))
 
     # --- health and metadata ---------------------------------------------------------------------
 
-    async def server_live(self, data: bytes, caller: Caller) -> bytes:
+    async def server_live(self, data: Buffer, caller: Caller) -> bytes:
         return _serialised(pb.ServerLiveResponse(live=await self._plane.is_live()))
 
-    async def server_ready(self, data: bytes, caller: Caller) -> bytes:
+    async def server_ready(self, data: Buffer, caller: Caller) -> bytes:
         is_ready = self._phase.is_serving and await self._plane.is_ready()
         return _serialised(pb.ServerReadyResponse(ready=is_ready))
 
-    async def model_ready(self, data: bytes, caller: Caller) -> bytes:
+    async def model_ready(self, data: Buffer, caller: Caller) -> bytes:
         """An unknown model is not ready; clients raise for an error."""
         name, version = _named(pb.ModelReadyRequest, data)
         is_ready = self._phase.is_serving and await self._plane.is_model_ready(name, version)
         return _serialised(pb.ModelReadyResponse(ready=is_ready))
 
-    async def server_metadata(self, data: bytes, caller: Caller) -> bytes:
+    async def server_metadata(self, data: Buffer, caller: Caller) -> bytes:
         return documents.server_metadata(await self._plane.client.metadata())
 
-    async def model_metadata(self, data: bytes, caller: Caller) -> bytes:
+    async def model_metadata(self, data: Buffer, caller: Caller) -> bytes:
         name, version = _named(pb.ModelMetadataRequest, data)
         _check_model_name(name)
         return documents.model_metadata(await self._plane.client.metadata(name, version))
 
-    async def model_config(self, data: bytes, caller: Caller) -> bytes:
+    async def model_config(self, data: Buffer, caller: Caller) -> bytes:
         name, version = _named(pb.ModelConfigRequest, data)
         _check_model_name(name)
         return documents.model_config(await self._plane.client.config(name, version))
 
-    async def model_statistics(self, data: bytes, caller: Caller) -> bytes:
+    async def model_statistics(self, data: Buffer, caller: Caller) -> bytes:
         """Of all models without a name."""
         name, version = _named(pb.ModelStatisticsRequest, data)
         return documents.statistics(await self._plane.statistics(name, version))
 
     # --- the repository --------------------------------------------------------------------------
 
-    async def repository_index(self, data: bytes, caller: Caller) -> bytes:
+    async def repository_index(self, data: Buffer, caller: Caller) -> bytes:
         request = _parsed(pb.RepositoryIndexRequest, data)
         _check_repository(request)
         return documents.index(await self._plane.client.index(ready=request.ready))
 
-    async def repository_model_load(self, data: bytes, caller: Caller) -> bytes:
+    async def repository_model_load(self, data: Buffer, caller: Caller) -> bytes:
         """Answers when the model serves, or cannot."""
         _check_management(caller, "RepositoryModelLoad")
         request, files = load_request(data)
@@ -136,7 +136,7 @@ class Service:
         await self._plane.load(request.model_name, parameters)
         return EMPTY
 
-    async def repository_model_unload(self, data: bytes, caller: Caller) -> bytes:
+    async def repository_model_unload(self, data: Buffer, caller: Caller) -> bytes:
         """Answers when nothing new is accepted; unknown models succeed."""
         _check_management(caller, "RepositoryModelUnload")
         request = _parsed(pb.RepositoryModelUnloadRequest, data)
@@ -153,12 +153,12 @@ class Service:
 
     # --- shared memory ---------------------------------------------------------------------------
 
-    async def system_shared_memory_status(self, data: bytes, caller: Caller) -> bytes:
+    async def system_shared_memory_status(self, data: Buffer, caller: Caller) -> bytes:
         _check_regions(caller)
         request = _parsed(pb.SystemSharedMemoryStatusRequest, data)
         return documents.system_regions(await self._plane.region_status(request.name, "system"))
 
-    async def system_shared_memory_register(self, data: bytes, caller: Caller) -> bytes:
+    async def system_shared_memory_register(self, data: Buffer, caller: Caller) -> bytes:
         _check_regions(caller)
         request = _parsed(pb.SystemSharedMemoryRegisterRequest, data)
         await self._plane.register_region(
@@ -166,18 +166,18 @@ class Service:
         )
         return EMPTY
 
-    async def system_shared_memory_unregister(self, data: bytes, caller: Caller) -> bytes:
+    async def system_shared_memory_unregister(self, data: Buffer, caller: Caller) -> bytes:
         _check_regions(caller)
         request = _parsed(pb.SystemSharedMemoryUnregisterRequest, data)
         await self._plane.unregister_region(request.name, "system")
         return EMPTY
 
-    async def cuda_shared_memory_status(self, data: bytes, caller: Caller) -> bytes:
+    async def cuda_shared_memory_status(self, data: Buffer, caller: Caller) -> bytes:
         _check_regions(caller)
         request = _parsed(pb.CudaSharedMemoryStatusRequest, data)
         return documents.cuda_regions(await self._plane.region_status(request.name, "cuda"))
 
-    async def cuda_shared_memory_register(self, data: bytes, caller: Caller) -> bytes:
+    async def cuda_shared_memory_register(self, data: Buffer, caller: Caller) -> bytes:
         _check_regions(caller)
         request = _parsed(pb.CudaSharedMemoryRegisterRequest, data)
         await self._plane.register_cuda_region(
@@ -185,7 +185,7 @@ class Service:
         )
         return EMPTY
 
-    async def cuda_shared_memory_unregister(self, data: bytes, caller: Caller) -> bytes:
+    async def cuda_shared_memory_unregister(self, data: Buffer, caller: Caller) -> bytes:
         _check_regions(caller)
         request = _parsed(pb.CudaSharedMemoryUnregisterRequest, data)
         await self._plane.unregister_region(request.name, "cuda")
@@ -193,11 +193,11 @@ class Service:
 
     # --- settings --------------------------------------------------------------------------------
 
-    async def trace_setting(self, data: bytes, caller: Caller) -> bytes:
+    async def trace_setting(self, data: Buffer, caller: Caller) -> bytes:
         _check_management(caller, "TraceSetting")
         raise _not_yet("TraceSetting", "tracing")
 
-    async def log_settings(self, data: bytes, caller: Caller) -> bytes:
+    async def log_settings(self, data: Buffer, caller: Caller) -> bytes:
         """The settings, after the changes in the request."""
         _check_management(caller, "LogSettings")
         request = _parsed(pb.LogSettingsRequest, data)
@@ -298,15 +298,15 @@ def _wrong_choice(name: str, expected: str, chosen: str | None) -> RequestError:
     )
 
 
-def _named(kind: Any, data: bytes) -> tuple[str, int]:
+def _named(kind: Any, data: Buffer) -> tuple[str, int]:
     """(model, version) of a request that has `name` and `version`."""
     request = _parsed(kind, data)
     return request.name, version_number(request.version)
 
 
-def _parsed(kind: Any, data: bytes) -> Any:
+def _parsed(kind: Any, data: Buffer) -> Any:
     try:
-        return kind.FromString(data)
+        return kind.FromString(bytes(data))
     except DecodeError as fault:
         raise RequestError(
             f"the request is not a {kind.DESCRIPTOR.name}: its bytes cannot be decoded"

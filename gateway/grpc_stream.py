@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
+from naiad.client.requests import Buffer
 from naiad.gateway.calls import InferCall
 from naiad.gateway.error_text import told
 from naiad.gateway.grpc_codec.answers import encoded_fault, encoded_part
@@ -56,7 +57,7 @@ class Stream:
         self._is_reading = False
         self._is_finishing = False
 
-    async def run(self, requests: AsyncIterator[bytes], write: Write) -> None:
+    async def run(self, requests: AsyncIterator[Buffer], write: Write) -> None:
         """Until the client has closed its side and has every answer.
 
         Cancelling cancels every request. Raises NaiadError if a status is wanted, and Unavailable
@@ -85,7 +86,7 @@ class Stream:
         if self._is_reading and self._reader is not None:
             self._reader.cancel()
 
-    async def _read(self, requests: AsyncIterator[bytes]) -> None:
+    async def _read(self, requests: AsyncIterator[Buffer]) -> None:
         try:
             while not self._is_finishing:
                 self._is_reading = True
@@ -103,13 +104,13 @@ class Stream:
         finally:
             await self._answers.put(None)
 
-    async def _answer(self, data: bytes) -> bytes:
+    async def _answer(self, data: Buffer) -> bytes:
         """The stream's item for one request."""
         item = await self._item(data)
         self._unwritten_bytes += len(item)
         return item
 
-    async def _item(self, data: bytes) -> bytes:
+    async def _item(self, data: Buffer) -> bytes:
         budget = self._plane.budget
         taken = 0
         call: InferCall | None = None
@@ -125,7 +126,7 @@ class Stream:
         finally:
             budget.give(taken)
 
-    def _failed(self, fault: NaiadError, data: bytes, call: InferCall | None) -> bytes:
+    def _failed(self, fault: NaiadError, data: Buffer, call: InferCall | None) -> bytes:
         if self._wants_status:
             raise fault
         if call is None:

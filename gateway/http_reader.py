@@ -10,14 +10,12 @@ spared.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from enum import Enum
 from functools import wraps
 from typing import Any, Final, TypeVarTuple, Unpack
 
 import httptools
-import numpy as np
 
 from naiad.client.requests import Buffer
 from naiad.gateway.http_framing import check_framing
@@ -25,11 +23,10 @@ from naiad.gateway.http_known_heads import HEAD_KNOWN_BYTES_MAX, KnownHeads
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest
 from naiad.gateway.http_status import HttpError
 from naiad.gateway.limits import READ_BYTES, Limits
+from naiad.gateway.memory import memory_for
 
 DIRECT_BYTES_MIN: Final = 64 * 1024
 """Bodies of a known size from here on are read past the parser."""
-MAPPED_BYTES_MIN: Final = 1024 * 1024
-"""Bodies from here on lie in pages that cost nothing before they are written."""
 SLICE_BYTES: Final = 4096
 """Given to the parser at once, as long as the size of what comes is not known."""
 PIECES_PER_TURN_MAX: Final = 500
@@ -363,14 +360,6 @@ class Reader:
 
 class Upgraded(Exception):
     """The parser has stopped behind a request that asks for another protocol."""
-
-
-def memory_for(size: int) -> memoryview:
-    """Writable memory; physical only as far as it is written."""
-    if size < MAPPED_BYTES_MIN:
-        # Not a bytearray, which writes zeros: its pages cost memory before anything has come.
-        return np.empty(size, np.uint8).data
-    return memoryview(mmap.mmap(-1, size))
 
 
 def path_of(url: bytes) -> bytes:

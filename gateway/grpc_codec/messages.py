@@ -5,11 +5,15 @@ Owns what has come of a message that is not whole. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from naiad.client.requests import Buffer
 from naiad.gateway.compression import CODINGS, Inflation
 
 PREFIX_BYTES: Final = 5
+LARGE_BYTES: Final = 1024 * 1024
+"""Of a message whose pieces are put together as they come, not at its end: 0.6 ms for each MiB."""
 
 
 class MessageFault(Exception):
@@ -21,20 +25,31 @@ class MessageFault(Exception):
 
 
 class Assembler:
-    """The messages of one body, which arrives in pieces."""
+    """The messages of one body, which arrives in pieces. `memory` makes room for a large one."""
 
-    __slots__ = ("_bytes_max", "_missing", "_pieces", "held_bytes")
+    __slots__ = ("_bytes_max", "_filled", "_flag", "_large", "_memory", "_missing", "_pieces",
+                 "held_bytes")  # fmt: skip
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, memory: Callable[[int], memoryview]) -> None:
         self._bytes_max = bytes_max
+        self._memory = memory
+        self._large: memoryview | None = None
+        """A message that is not whole,"""
+        self._filled = 0
+        """how much of it is there,"""
+        self._flag = 0
+        """and what was said before it."""
         self._pieces: list[bytes] = []
         self._missing = PREFIX_BYTES
         """How many bytes are needed until there is something to do."""
         self.held_bytes = 0
 
-    def feed(self, data: memoryview) -> list[tuple[bool, bytes]]:
+    def feed(self, data: memoryview) -> list[tuple[bool, Buffer]]:
         """(is compressed, content) of each message that is whole now. Raises MessageFault."""
         self.held_bytes += len(data)
+        large = self._large
+        if large is not None:
+            return self._fill(large, data)
         if self._pieces or len(data) < PREFIX_BYTES:
             self._pieces.append(bytes(data))
             if self.held_bytes < self._missing:
@@ -43,7 +58,7 @@ class Assembler:
                 return [self._whole()]
             data = memoryview(b"".join(self._pieces))
             self._pieces.clear()
-        found = []
+        found: list[tuple[bool, Buffer]] = []
         position, end = 0, len(data)
         while end - position >= PREFIX_BYTES:
             size = int.from_bytes(data[position + 1 : position + PREFIX_BYTES], "big")
@@ -64,12 +79,32 @@ class Assembler:
         self.held_bytes = len(rest)
         self._missing = PREFIX_BYTES
         if len(rest) >= PREFIX_BYTES:
-            self._missing += int.from_bytes(rest[1:PREFIX_BYTES], "big")
+            size = int.from_bytes(rest[1:PREFIX_BYTES], "big")
+            self._missing += size
+            if size >= LARGE_BYTES:
+                self._large = self._memory(size)
+                self._flag = rest[0]
+                self._filled = 0
+                return found + self._fill(self._large, rest[PREFIX_BYTES:])
         if rest:
             self._pieces.append(bytes(rest))
         return found
 
-    def _whole(self) -> tuple[bool, bytes]:
+    def _fill(self, large: memoryview, data: memoryview) -> list[tuple[bool, Buffer]]:
+        """Put more into the large message; it, and what follows, if it is whole now."""
+        start = self._filled
+        taken = min(len(data), len(large) - start)
+        large[start : start + taken] = data[:taken]
+        self._filled += taken
+        if self._filled < len(large):
+            return []
+        whole: list[tuple[bool, Buffer]] = [(self._flag == 1, large)]
+        self._large = None
+        self._missing, self.held_bytes = PREFIX_BYTES, 0
+        rest = data[taken:]
+        return whole + self.feed(rest) if rest else whole
+
+    def _whole(self) -> tuple[bool, Buffer]:
         """The one message that the pieces are, copied once."""
         first, *others = self._pieces
         self._pieces = []
@@ -82,7 +117,7 @@ def framed_head(size: int) -> bytes:
     return b"\0" + size.to_bytes(4, "big")
 
 
-def inflation(coding: str, data: bytes, bytes_max: int) -> Inflation:
+def inflation(coding: str, data: Buffer, bytes_max: int) -> Inflation:
     """A compressed message's content, to be taken in pieces. Raises MessageFault."""
     if coding not in CODINGS:
         raise MessageFault(f"a compressed message, but the call's coding is {coding!r:.40}")

@@ -15,17 +15,16 @@ from naiad.gateway.http_known_heads import KnownHeads
 from naiad.gateway.http_message import HttpRequest
 from naiad.gateway.http_reader import (
     DIRECT_BYTES_MIN,
-    MAPPED_BYTES_MIN,
     PIECES_PER_TURN_MAX,
     SLICE_BYTES,
     Reader,
     Stage,
     Upgraded,
-    memory_for,
     path_of,
 )
 from naiad.gateway.http_status import HttpError
 from naiad.gateway.limits import READ_BYTES, Limits
+from naiad.gateway.memory import MAPPED_BYTES_MIN, memory_for
 from naiad.protocol.errors import Code, Unavailable
 
 SHARED = bytearray(READ_BYTES)

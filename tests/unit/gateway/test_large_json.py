@@ -376,13 +376,17 @@ def test_a_long_string_is_no_number() -> None:
 
 def test_inputs_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = [0]
-    look = Inputs.input
 
-    def looking(reader: Inputs, found: Any) -> Any:
-        counts[-1] += 1
-        return look(reader, found)
+    class Counted:
+        def __init__(self, *given: Any) -> None:
+            self._inputs = Inputs(*given)
+            self.check_end = self._inputs.check_end
 
-    monkeypatch.setattr(Inputs, "input", looking)
+        def input(self, found: Any) -> Any:
+            counts[-1] += 1
+            return self._inputs.input(found)
+
+    monkeypatch.setattr(large_json, "Inputs", Counted)
     tensor = '{"name":"I","datatype":"INT32","shape":[1],"data":[5]}'
     text = f'{{"inputs":[{",".join([tensor] * 1000)}]}}'.encode()
     steps = large_json.call_in_steps("m", 1, text, len(text), LIMIT, None)

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from naiad.gateway.grpc_codec import messages as codec
 from naiad.gateway.grpc_codec.head import error_end, fault_end, head_of
-from naiad.gateway.grpc_codec.messages import Assembler, MessageFault, framed_head, inflation
+from naiad.gateway.grpc_codec.messages import (
+    LARGE_BYTES,
+    Assembler,
+    MessageFault,
+    framed_head,
+    inflation,
+)
 from naiad.gateway.grpc_codec.status import Status
+from naiad.gateway.memory import memory_for
 from naiad.protocol.errors import Code, Unavailable
 
 FIELDS = [(b":method", b"POST"), (b":path", b"/s/m"), (b"content-type", b"application/grpc")]
@@ -74,11 +82,23 @@ def test_how_a_call_fails() -> None:
     assert later == {"grpc-status": "1", "grpc-message": ""}
 
 
-@given(st.lists(st.binary(max_size=50), max_size=6), st.lists(st.integers(0, 300), max_size=8))
-def test_messages_however_they_are_cut(messages: list[bytes], cuts: list[int]) -> None:
+@given(
+    st.lists(st.binary(max_size=50), max_size=6),
+    st.lists(st.integers(0, 300), max_size=8),
+    st.sampled_from([1, 20, 1000]),
+)
+def test_messages_however_they_are_cut(
+    messages: list[bytes], cuts: list[int], large_bytes: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "LARGE_BYTES", large_bytes)
+        check_cut(messages, cuts)
+
+
+def check_cut(messages: list[bytes], cuts: list[int]) -> None:
     body = b"".join(framed_head(len(one)) + one for one in messages)
     edges = sorted(min(cut, len(body)) for cut in cuts)
-    one = Assembler(1000)
+    one = Assembler(1000, memory_for)
     found = []
     for start, end in zip([0, *edges], [*edges, len(body)], strict=True):
         if end > start:
@@ -89,18 +109,38 @@ def test_messages_however_they_are_cut(messages: list[bytes], cuts: list[int]) -
 
 
 def test_a_message_that_is_not_whole_is_held() -> None:
-    one = Assembler(1000)
+    one = Assembler(1000, memory_for)
 
     assert one.feed(memoryview(framed_head(4) + b"abc")) == []
     assert one.held_bytes == 8
 
 
+def test_a_large_message_is_put_together_as_it_comes() -> None:
+    """Where it stays: nobody waits at its end until it has been copied."""
+    places: list[memoryview] = []
+
+    def memory(size: int) -> memoryview:
+        places.append(memory_for(size))
+        return places[-1]
+
+    one = Assembler(LARGE_BYTES, memory)
+    body = memoryview(b"\1" + framed_head(LARGE_BYTES)[1:] + b"x" * LARGE_BYTES + b"\0")
+    assert one.feed(body[:2]) == []
+    assert one.feed(body[2:1000]) == []
+    assert (len(places), bytes(places[0][:995])) == (1, b"x" * 995)
+    assert one.feed(body[1000:-2]) == []
+    assert one.held_bytes == LARGE_BYTES + 4
+    ((is_compressed, content),) = one.feed(body[-2:])
+    assert (is_compressed, content is places[0], content == body[5:-1]) == (True, True, True)
+    assert one.held_bytes == 1
+
+
 def test_messages_that_cannot_be() -> None:
     with pytest.raises(MessageFault, match="at most 10") as caught:
-        Assembler(10).feed(memoryview(framed_head(11)))
+        Assembler(10, memory_for).feed(memoryview(framed_head(11)))
     assert caught.value.is_too_large
     with pytest.raises(MessageFault, match="flag 2"):
-        Assembler(10).feed(memoryview(b"\2\0\0\0\0"))
+        Assembler(10, memory_for).feed(memoryview(b"\2\0\0\0\0"))
 
 
 def test_a_coding_that_nobody_said() -> None:
