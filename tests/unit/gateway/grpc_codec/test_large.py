@@ -97,6 +97,7 @@ def test_any_request(data: bytes, limits: tuple[int, int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large, "PART_BYTES", limits[0])
         patch.setattr(large, "FIELDS_PER_STEP", limits[1])
+        patch.setattr(large, "ELEMENTS_PER_STEP", limits[1])
         patch.setattr(large, "COPIED_BYTES", 7)
         expected = outcome(decoded_request, data)
         found = outcome(stepped, data)
@@ -166,6 +167,8 @@ def test_numbers_that_are_not_packed() -> None:
         b"\x12\x90\x4e" + b"\x01" * 9_999,
         b"\x10" + b"\xff" * 11 + b"\x01" * 10_000,
         b"\x13" * 10_000,
+        b"\x42\x01x" * 5_000 + b"\x42\x02x",
+        b"\x42\x01x" * 5_000 + b"\x42",
         b"\x32\x91\x4e" + b"\x01" * 10_001,
     ],
 )
