@@ -191,6 +191,41 @@ def test_what_is_registered_is_bounded(
     assert "0 bytes are registered already, of REGISTERED_BYTES_MAX (8191)" in caplog.text
 
 
+def test_what_is_forgotten_makes_room(
+    served: Served, gpu: fake_cudart.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, of each as much as may be registered; what was refused takes nothing."""
+    monkeypatch.setattr(client_memory, "REGISTERED_BYTES_MAX", 8192)
+    table = RegionTable()
+    for number, size in enumerate((8192, 4096, 16384, 8192), 1):
+        key = segment_name("t", "client", os.getpid(), os.urandom(RANDOM_BYTES))
+        with Segment.create(key, size, region_id=number) as own:
+            table.define([own.region])
+            served.answers(request_in(served, table, random(1, 4), region=number))
+            is_small = size <= 8192
+            assert [size for size, _ in gpu.registered.values()] == [size] * is_small
+            assert table.forget([number]) == (number,)
+            assert not gpu.registered
+
+
+def test_what_is_registered_counts_together(
+    served: Served, gpu: fake_cudart.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_memory, "REGISTERED_BYTES_MAX", 12288)
+    keys = [segment_name("t", "client", os.getpid(), os.urandom(RANDOM_BYTES)) for _ in range(3)]
+    segments = [Segment.create(key, 8192, region_id=n) for n, key in enumerate(keys[:2], 1)]
+    segments.append(Segment.create(keys[2], 4096, region_id=3))
+    table = RegionTable()
+    table.define([one.region for one in segments])
+    for number in (1, 2, 3):
+        served.answers(request_in(served, table, random(1, 4), region=number))
+    assert sorted(size for size, _ in gpu.registered.values()) == [4096, 8192]
+    table.forget([1, 2, 3])
+    assert not gpu.registered
+    for one in segments:
+        one.close()
+
+
 def test_an_error_of_unregistering_is_told_and_harms_nobody(
     served: Served,
     regions: RegionTable,
@@ -202,6 +237,19 @@ def test_an_error_of_unregistering_is_told_and_harms_nobody(
     assert regions.forget([7]) == (7,)
     assert "unregistering shared memory: CUDA error 713" in caplog.text
     served.ask({"x": random(1, 4)})
+
+
+def test_an_error_of_unregistering_at_the_unload_is_told(
+    served: Served,
+    regions: RegionTable,
+    gpu: fake_cudart.Device,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    served.answers(request_in(served, regions, random(1, 4)))
+    gpu.fail("cudaHostUnregister", 713)
+    served.backend.unload()
+    assert "unregistering shared memory: CUDA error 713" in caplog.text
+    assert not gpu.streams, "and all else is given back"
 
 
 def test_memory_that_may_only_be_read_is_registered_so(

@@ -54,6 +54,40 @@ def test_what_is_returned_has_the_real_fields(fake: Any, structure: str) -> None
     assert set(fake._fields) <= known
 
 
+GIVEN: dict[str, Any] = {"handle": 0, "device": 0, "index": 0, "uuid": "GPU-a"}
+FIGURES = {"total": 9, "used": 4, "utilization": 5, "power": 1, "power_limit": 2, "energy": 3}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_returned_is_of_the_real_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The real functions run over a library that agrees with everything and fills in nothing."""
+    told = tmp_path / "nvml.json"
+    fake_nvml.tell(told, fake_nvml.gpu("GPU-a", mig=["MIG-a"], processes={"7": 8}, **FIGURES))
+    monkeypatch.setenv(fake_nvml.VARIABLE, str(told))
+    monkeypatch.setattr(real, "_nvmlGetFunctionPointer", lambda _: lambda *arguments: 0)
+    monkeypatch.setattr(real, "_LoadNvmlLibrary", lambda: None)
+    monkeypatch.setattr(real, "_nvmlLib_refcount", 1)
+    function = getattr(fake_nvml, name)
+    asked = [
+        one.name
+        for one in inspect.signature(function).parameters.values()
+        if one.default is one.empty
+    ]
+    found = getattr(real, name)(*[GIVEN[one] for one in asked])
+    handle = fake_nvml.Handle("GPU-a")
+    own = function(*[handle if one in ("handle", "device") else GIVEN[one] for one in asked])
+    if isinstance(own, fake_nvml.Handle):
+        assert type(found).__name__ == "LP_struct_c_nvmlDevice_t"
+    elif isinstance(own, tuple):
+        assert {type(getattr(found, field)) for field in own._fields} == {int}
+    else:
+        assert type(own) is type(found)
+        if name == "nvmlDeviceGetMigMode":
+            assert [type(one) for one in own] == [type(one) for one in found] == [int, int]
+
+
 def test_errors_are_numbered() -> None:
     error = real.NVMLError(fake_nvml.NVML_ERROR_NOT_FOUND)
     assert (error.value, str(error)) == (6, str(fake_nvml.NVMLError(6)))

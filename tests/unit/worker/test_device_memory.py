@@ -380,6 +380,40 @@ def test_an_event_that_cannot_be_opened_leaves_nothing_open(handle: bytes) -> No
     assert caught.value.__cause__ is not None
 
 
+@pytest.mark.parametrize("function", ["cudaIpcCloseMemHandle", "cudaEventDestroy"])
+def test_what_cannot_be_closed_is_forgotten_all_the_same(
+    handle: bytes, gpu: fake_cudart.Device, function: str
+) -> None:
+    """Its owner, or the context, may be gone; the other half is given back."""
+    event = fake_cuda_ipc.event_of_another()
+    table = RegionTable(DeviceRegions(fake_cuda_ipc.loaded))
+    table.define([cuda_region(handle, 256, 0, "theirs", event=event, region_id=1)])
+    table.device.span(1, 0, 4)
+    gpu.fail(function, 801)
+    assert table.forget([1]) == (1,)
+    left = fake_cuda_ipc.open_count(handle), len(gpu.events)
+    assert left == ((1, 0) if function == "cudaIpcCloseMemHandle" else (0, 1))
+
+
+def test_a_lost_gpu_is_told_where_regions_are_opened_for_the_first_time(
+    table: RegionTable, gpu: fake_cudart.Device
+) -> None:
+    gpu.fail("cudaGetDeviceCount", 719)
+    with pytest.raises(InstanceLost, match="CUDA error 719"):
+        run(ScriptedBackend(doubled), table, given())
+
+
+def test_a_gpu_that_cannot_be_counted_now_is_asked_again(
+    table: RegionTable, gpu: fake_cudart.Device
+) -> None:
+    gpu.fail("cudaGetDeviceCount", 2)
+    code, text, _ = error_of(run(ScriptedBackend(doubled), table, given()))
+    assert code == Code.UNSUPPORTED
+    assert "CUDA sees no GPU (cudaErrorMemoryAllocation)" in text
+    assert gpu.last == 0, "no later call is blamed for it"
+    assert first(run(ScriptedBackend(doubled), table, given())).tolist() == [0, 2, 4, 6]
+
+
 @pytest.mark.parametrize(("offset", "size"), [(256, 1), (255, 2), (0, 257), (2**63, 1)])
 def test_ranges_outside_of_the_region_are_refused(
     table: RegionTable, offset: int, size: int
