@@ -55,7 +55,7 @@ def test_what_is_returned_has_the_real_fields(fake: Any, structure: str) -> None
 
 
 GIVEN: dict[str, Any] = {"handle": 0, "device": 0, "index": 0, "uuid": "GPU-a"}
-FIGURES = {"total": 9, "used": 4, "utilization": 5, "power": 1, "power_limit": 2, "energy": 3}
+FIGURES: dict[str, Any] = {"total": 9, "used": 4, "utilization": 5, "power": 1, "power_limit": 2, "energy": 3}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -77,10 +77,10 @@ def test_what_is_returned_is_of_the_real_kind(
     ]
     found = getattr(real, name)(*[GIVEN[one] for one in asked])
     handle = fake_nvml.Handle("GPU-a")
-    own = function(*[handle if one in ("handle", "device") else GIVEN[one] for one in asked])
+    own: Any = function(*[handle if one in ("handle", "device") else GIVEN[one] for one in asked])
     if isinstance(own, fake_nvml.Handle):
         assert type(found).__name__ == "LP_struct_c_nvmlDevice_t"
-    elif isinstance(own, tuple):
+    elif hasattr(own, "_fields"):
         assert {type(getattr(found, field)) for field in own._fields} == {int}
     else:
         assert type(own) is type(found)

@@ -159,6 +159,30 @@ def test_what_the_first_instance_took_is_told_to_the_next() -> None:
     assert loads(at, second)[0].gpu_bytes == 400
 
 
+def test_the_next_is_told_the_most_that_any_instance_took() -> None:
+    """What is free is measured while others take and free memory: one may seem to take nothing."""
+    at = bench()
+    at.load(groups(on(0, count=4)))
+    slots = [at.worker(A) for _ in range(4)]
+    told = []
+    for slot, took in zip(slots, (400, 0, 500, 300), strict=True):
+        told.append(loads(at, slot)[0].gpu_bytes)
+        at.loaded(slot, gpu_bytes=took)
+    assert told == [0, 400, 400, 500]
+
+
+def test_new_instances_do_not_wait_for_one_that_comes_back() -> None:
+    """What it takes is known."""
+    at = bench()
+    (slot,) = served_on_a(at, "m")
+    at.dies(slot)
+    at.worker(A)
+    assert loading(at) == ["m_0_0_gpu0"]
+    at.load(groups(on(0), name="n"))
+    at.worker(A)
+    assert sorted(loading(at)) == ["m_0_0_gpu0", "n_0_0_gpu0"]
+
+
 def test_a_worker_that_died_is_replaced_while_another_model_loads() -> None:
     at = bench()
     (slot,) = served_on_a(at, "m")
@@ -201,6 +225,23 @@ def test_an_instance_without_room_leaves_the_others_serving_and_is_tried_again()
     assert reason(at) == ""
 
 
+def without_room(at: Bench, slot: int) -> tuple[int, int]:
+    """The instance that is loaded there finds no room; the slot where it is tried again, and after
+    how many seconds."""
+    at.loaded(slot, error=NO_ROOM)
+    return come_back(at, slot)
+
+
+def come_back(at: Bench, slot: int) -> tuple[int, int]:
+    """The worker dies; the slot where its instance is loaded again, and after how many seconds."""
+    at.dies(slot)
+    slot = at.worker(A)
+    begun_ns = at.now_ns
+    while not loads(at, slot):
+        at.wait(10**9)
+    return slot, (at.now_ns - begun_ns) // 10**9
+
+
 def test_tries_for_room_become_rare() -> None:
     at = bench()
     at.load(groups(on(0, count=2)))
@@ -208,15 +249,23 @@ def test_tries_for_room_become_rare() -> None:
     at.loaded(first)
     pauses = []
     for _ in range(9):
-        at.loaded(slot, error=NO_ROOM)
-        at.dies(slot)
-        slot = at.worker(A)
-        begun_ns = at.now_ns
-        while not loads(at, slot):
-            at.wait(10**9)
-        pauses.append((at.now_ns - begun_ns) // 10**9)
+        slot, pause = without_room(at, slot)
+        pauses.append(pause)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert at.model().state == "READY"
+
+
+def test_after_one_that_found_room_tries_are_frequent_again() -> None:
+    at = bench()
+    (slot,) = served_on_a(at, "m")
+    for _ in range(2):
+        slot, _pause = come_back(at, slot)
+        pauses = []
+        for _ in range(3):
+            slot, pause = without_room(at, slot)
+            pauses.append(pause)
+        assert pauses == [1, 2, 4]
+        at.loaded(slot)
 
 
 def test_a_model_without_any_room_says_so_and_is_tried_again() -> None:

@@ -228,6 +228,18 @@ FAILS: dict[str, Callable[[Cuda], object]] = {
 }
 
 
+@pytest.mark.parametrize("function", FAILS)
+def test_an_error_that_stays_ends_the_worker_there(
+    cuda: Cuda, gpu: fake_cudart.Device, function: str
+) -> None:
+    gpu.fail(function, 719)
+    if function == "cudaHostUnregister":  # it is called where memory goes, and raises nothing
+        assert "CUDA error 719" in str(FAILS[function](cuda))
+        function = "cudaMemGetInfo"
+    with pytest.raises(InstanceLost, match=r"on GPU 0 .*CUDA error 719"):
+        FAILS[function](cuda)
+
+
 @pytest.mark.parametrize("code", [2, 801])
 @pytest.mark.parametrize("function", FAILS)
 def test_no_later_call_is_blamed_for_an_error_that_was_told(
