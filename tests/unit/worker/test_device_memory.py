@@ -14,6 +14,7 @@ from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, ModelError, ProtocolError, RequestError
 from naiad.shm.cuda.key import cuda_region
 from naiad.shm.cuda.runtime import CudaMissing, cuda_runtime
+from naiad.worker import device_regions
 from naiad.worker.backends.base import (
     DeviceSpan,
     InstanceLost,
@@ -287,6 +288,20 @@ def test_a_table_that_is_replaced_closes_all(handle: bytes) -> None:
     assert fake_cuda_ipc.open_count(handle) == 0
 
 
+def test_what_is_forgotten_is_defined_no_more(
+    table: RegionTable, handle: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_regions, "DEFINITIONS_MAX", 1)
+    second = cuda_region(handle, 256, 0, "second", region_id=2)
+    with pytest.raises(ProtocolError, match="more than 1 regions of GPU memory"):
+        table.define([second])
+    table.forget([1])
+    with pytest.raises(RequestError, match="Unable to find shared memory region: '1'"):
+        table.device.span(1, 0, 4)
+    table.define([second])
+    table.device.span(2, 0, 4)
+
+
 def test_a_number_means_one_region_only(table: RegionTable, handle: bytes) -> None:
     table.define([cuda_region(handle, 256, 0, "theirs", region_id=1)])
     with pytest.raises(ProtocolError, match="a new region needs a new id"):
@@ -365,9 +380,10 @@ def test_less_memory_than_was_registered_is_refused_and_closed(
     table: RegionTable, handle: bytes
 ) -> None:
     table.define([cuda_region(handle, 257, 0, "greedy", region_id=2)])
-    with pytest.raises(RequestError, match=r"'greedy' was registered with 257 bytes, .* has 256"):
+    with pytest.raises(RequestError, match=r"'greedy' was registered with 257 bytes") as caught:
         table.device.span(2, 0, 4)
     assert fake_cuda_ipc.open_count(handle) == 0
+    assert "and its memory has 256;" in caught.value.message, "somebody still has the error"
 
 
 def test_an_event_that_cannot_be_opened_leaves_nothing_open(handle: bytes) -> None:
