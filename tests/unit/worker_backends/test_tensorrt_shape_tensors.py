@@ -9,20 +9,28 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from naiad.config.model import ModelConfig
 from naiad.protocol import messages as m
 from naiad.protocol.errors import ModelError
+from naiad.worker.backends.base import ModelRequest
 from naiad.worker.backends.tensorrt.backend import TensorRTBackend
 from naiad.worker.backends.tensorrt.engine import Binding, rows_max
+from naiad.worker.backends.tensorrt.grouping import Grouping
 from naiad.worker.backends.tensorrt.profiles import Profile, Range
 from naiad.worker.execution import Execution
 from support import engines, fake_cudart
-from support.backend_requests import Array
+from support.backend_requests import Array, PackedInput
 from support.engines import load, on_gpu, put_plan, random
 from support.onnx_models import Tensor, write_echo, write_model
 from support.worker_parts import batch_of, execution_with, inline, request_of
 
 PROFILE = [{"x": [[1, 1], [2, 1], [8, 1]]}]
 VALUES = {"shape": [[1, 1], [2, 3], [8, 9]]}
+
+BINDINGS = [
+    Binding("shape", "INT64", (2,), True, True),
+    Binding("x", "FP32", (-1, 1), True, False),
+]
 
 
 class Worker(NamedTuple):
@@ -127,19 +135,39 @@ def test_values_that_no_profile_admits_fail_their_request_alone(worker: Worker) 
     assert len(good) == 2
 
 
-def test_a_batch_is_as_large_as_shapes_and_values_of_a_profile_admit() -> None:
-    bindings = [
-        Binding("shape", "INT64", (2,), True, True),
-        Binding("x", "FP32", (-1, 1), True, False),
-    ]
+def test_the_profile_of_joined_requests_is_chosen_by_their_batch() -> None:
+    def profile(index: int, *rows: int) -> Profile:
+        shapes = {"x": Range((1, 1), (4, 1), (8, 1)), "shape": Range((2,), (2,), (2,))}
+        return Profile(index, shapes, {"shape": Range(*((count, 5) for count in rows))})
 
+    config = ModelConfig.from_json({"name": "m", "max_batch_size": 8})
+    paths: list[Any] = ["small", "large"]
+    profiles = [profile(0, 1, 1, 8), profile(1, 2, 6, 8)]
+    grouping = Grouping(config, BINDINGS, profiles, paths, "m_0")
+
+    def chosen(*counts: int) -> object:
+        inputs = [
+            {
+                "shape": PackedInput("shape", "INT64", (2,), memoryview(_values([count, 5]))),
+                "x": PackedInput("x", "FP32", (count, 1), memoryview(bytes(4 * count))),
+            }
+            for count in counts
+        ]
+        (piece,) = grouping.pieces([ModelRequest("", one, ()) for one in inputs])  # type: ignore[arg-type]
+        assert piece.shapes == {"shape": (2,), "x": (sum(counts), 1)}
+        return piece.path
+
+    assert (chosen(2), chosen(2, 2), chosen(3, 3)) == ("small", "large", "large")
+
+
+def test_a_batch_is_as_large_as_shapes_and_values_of_a_profile_admit() -> None:
     def most(rows: int, value: int) -> int | None:
         shapes = {"x": Range((1, 1), (1, 1), (rows, 1)), "shape": Range((2,), (2,), (2,))}
         values = {"shape": Range((1, 1), (1, 1), (value, 9))}
-        return rows_max(bindings, [Profile(0, shapes, values)])
+        return rows_max(BINDINGS, [Profile(0, shapes, values)])
 
     assert (most(8, 6), most(4, 6)) == (6, 4)
-    assert rows_max(bindings[:1], []) is None
+    assert rows_max(BINDINGS[:1], []) is None
 
 
 def test_dims_that_count_the_batch_are_corrected(tmp_path: Path, gpu: fake_cudart.Device) -> None:

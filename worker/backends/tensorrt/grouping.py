@@ -41,9 +41,10 @@ class Grouping:
         self.scalars = frozenset(
             tensor.name
             for tensor in (*config.inputs, *config.outputs)
-            if tensor.name in scalars and not self._batches and tensor.model_dims == (1,)
+            if tensor.name in scalars and tensor.model_dims == (1,)
         )
-        """Tensors without dimensions: a config cannot say so, its dims are [1]."""
+        """Tensors without dimensions, of which there are none with batches: a config cannot say so,
+        its dims are [1]."""
 
     def pieces(self, batch: Sequence[ModelRequest]) -> list[Piece]:
         """Each is executed on its own, those with a `fault` not at all."""
