@@ -121,13 +121,20 @@ def test_of_several_graphs_the_smallest_that_admits_a_batch_is_launched(
     assert ran == [4, 4, 4, 6, 8]
 
 
-def test_padding_does_not_reach_other_shapes(tmp_path: Path, gpu: fake_cudart.Device) -> None:
+def test_graphs_do_not_reach_other_shapes(tmp_path: Path, gpu: fake_cudart.Device) -> None:
     profiles = [{"image": [[1, 3, 4, 4], [2, 3, 8, 8], [4, 3, 16, 16]]}]
     directory = put_plan(engines.write_blur(tmp_path / "blur"), profiles)
     served = load(directory, {"max_batch_size": 4, **graphs(spec(4, 1, image=[3, 8, 8]))})
-    for size, expected in ((8, 1), (4, 0), (16, 0)):
+    for rows, size, expected in (
+        (2, 8, 1),
+        (4, 8, 1),
+        (2, 4, 0),
+        (4, 4, 0),
+        (2, 16, 0),
+        (4, 16, 0),
+    ):
         before = gpu.calls["cudaGraphLaunch"]
-        image = random(2, 3, size, size)
+        image = random(rows, 3, size, size)
         found = served.ask({"image": image})["out"]
         assert gpu.calls["cudaGraphLaunch"] - before == expected
         want = engines.expected(directory, {"image": image})["out"]
