@@ -10,9 +10,9 @@ from typing import Final
 from naiad.broker.core.answers import Answers
 from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.events import Frames
-from naiad.broker.core.job import Job
+from naiad.broker.core.job import ANYWHERE, Job
 from naiad.broker.core.models import LevelPolicy, ModelState, ModelVersion
-from naiad.broker.core.reach import check_reach
+from naiad.broker.core.reach import batch_key, use_gpu_memory
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import NAMED_REGION_BASE, World
 from naiad.protocol.errors import Code, RequestError, Unavailable
@@ -136,11 +136,11 @@ class Admission:
             raise _not_yet("sequence_id", "sequence batching")
         signature = model.signature
         assert signature is not None, "a READY model has a signature"
-        rows, batch_key = signature.check(request)
+        rows, alike = signature.check(request)
 
         job = Job(world.number(), session, request, model, frames, world.now_ns)
         job.rows = rows
-        job.key = batch_key
+        job.key = alike
         inline_bytes = 0
         regional = False
         for tensor in request.inputs:
@@ -155,6 +155,8 @@ class Admission:
         if regional or request.outputs:
             job.regional = True
             self._place(job)
+            if job.gpu != ANYWHERE:
+                job.key = batch_key(model, alike, job.gpu)
         if inline_bytes:
             job.inline_bytes = inline_bytes
             if session.bytes + inline_bytes > limits.session_bytes_max:
@@ -275,7 +277,7 @@ class Admission:
                 )
             known, limit = own, own.size
         if is_cuda(known):
-            check_reach(known, job.model, what)
+            use_gpu_memory(known, job, what)
         if offset >= limit and (size or offset > limit):
             raise RequestError(
                 f"Invalid offset for shared memory region: {what} begins at {offset}, the region"

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from naiad.broker.core.deadlines import NEVER_NS
-from naiad.broker.core.job import Job
+from naiad.broker.core.job import ANYWHERE, Job
 from naiad.broker.core.lanes import Flow, Lane, Level
 from naiad.broker.core.queue import ModelQueue
 
@@ -50,18 +50,24 @@ Choice = tuple[list[Job], int, str]
 closed the batch ("" for none)."""
 
 
-def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int, series: int = 1) -> Choice:
+def choose(
+    queue: ModelQueue, policy: BatchPolicy, now_ns: int, series: int = 1, gpu: int = ANYWHERE
+) -> Choice:
     """The next batch. Nothing is removed from the queue; the caller takes the jobs out.
 
     Without batching it is a series: up to `series` requests that are sent at once, each as a batch
-    of its own.
+    of its own. With a `gpu`, which is that of the instance where a model has some on others, what
+    needs another one is passed over.
     """
-    if queue.suspects:
-        return [queue.suspects[0]], NEVER_NS, ALONE
+    for suspect in queue.suspects:
+        if gpu == ANYWHERE or suspect.gpu in (gpu, ANYWHERE):
+            return [suspect], NEVER_NS, ALONE
     levels = queue.levels()
+    if gpu != ANYWHERE:
+        levels = [level for level in levels if level.has_for(gpu)]
     if not levels:
         return [], NEVER_NS, ""
-    flow = levels[0].next_flow()
+    flow = levels[0].next_flow() if gpu == ANYWHERE else levels[0].next_flow_for(gpu)
     if not policy.batching:
         return _series(levels[0], flow, policy, series), NEVER_NS, ALONE
     lane = flow.lane
@@ -69,7 +75,7 @@ def choose(queue: ModelQueue, policy: BatchPolicy, now_ns: int, series: int = 1)
     if jobs or policy.delay_ns == 0 or len(levels[0].lanes) == 1:
         return jobs, wake_ns, reason
     for other in levels[0].by_age(LANES_EXAMINED_MAX):
-        if other is lane:
+        if other is lane or not other.suits(gpu):
             continue
         jobs, other_wake_ns, reason = _from_lane(levels, other, policy, now_ns)
         if jobs:

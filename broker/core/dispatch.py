@@ -12,12 +12,12 @@ from functools import partial
 from typing import Final
 
 from naiad.broker.core.answers import Answers, not_ready_error
-from naiad.broker.core.batcher import EARLY, choose
+from naiad.broker.core.batcher import EARLY, Choice, choose
 from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.events import SendBatch
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.instances import InstanceState, Slot
-from naiad.broker.core.job import Batch, Job, JobState
+from naiad.broker.core.job import ANYWHERE, Batch, Job, JobState
 from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.packing import fitting, pack
 from naiad.broker.core.world import World
@@ -50,20 +50,46 @@ class Dispatch:
         queue = model.queue
         wake_ns = NEVER_NS
         now_ns = self._world.now_ns
-        while model.idle and queue.count:
-            slot = model.idle[-1]
-            series = self._series(model, slot, len(model.idle))
-            jobs, wake_ns, reason = choose(queue, model.batch_policy, now_ns, series)
-            if not jobs:
-                break
-            model.idle.pop()
-            self._send_all(model, slot, jobs, reason)
-        if queue.count and not model.idle and model.config.naiad.late_batch:
+        if model.spans_gpus:
+            wake_ns = self._fill_by_gpu(model)
+        else:
+            while model.idle and queue.count:
+                slot = model.idle[-1]
+                series = self._series(model, slot, len(model.idle))
+                jobs, wake_ns, reason = choose(queue, model.batch_policy, now_ns, series)
+                if not jobs:
+                    break
+                model.idle.pop()
+                self._send_all(model, slot, jobs, reason)
+        is_busy = not model.idle or model.spans_gpus
+        if queue.count and is_busy and model.config.naiad.late_batch:
             wake_ns = min(wake_ns, self._send_early(model))
         if wake_ns == NEVER_NS:
             model.wake_ns = 0
         elif wake_ns != model.wake_ns:
             self._wake_at(model, wake_ns)
+
+    def _fill_by_gpu(self, model: ModelVersion) -> int:
+        """Give idle instances what each can see; when to look again."""
+        wake_ns = NEVER_NS
+        for slot in reversed(model.idle.copy()):
+            if not model.queue.count:
+                break
+            jobs, again_ns, reason = self._choose(model, slot, len(model.idle))
+            if jobs:
+                model.idle.remove(slot)
+                self._send_all(model, slot, jobs, reason)
+            else:
+                wake_ns = min(wake_ns, again_ns)
+        return wake_ns
+
+    def _choose(self, model: ModelVersion, slot: Slot, idle: int) -> Choice:
+        gpu = ANYWHERE
+        if model.spans_gpus:
+            assert slot.instance is not None
+            gpu = slot.instance.gpu
+        series = self._series(model, slot, idle)
+        return choose(model.queue, model.batch_policy, self._world.now_ns, series, gpu)
 
     def _series(self, model: ModelVersion, slot: Slot, idle: int) -> int:
         """How many requests go to a worker at once though each is executed alone; what waits is
@@ -98,10 +124,12 @@ class Dispatch:
                 continue
             if any(job is not None and job.suspect for job in slot.current.jobs):
                 continue
-            series = self._series(model, slot, 1)
-            jobs, wake_ns, _ = choose(model.queue, model.batch_policy, now_ns, series)
+            jobs, wake_ns, _ = self._choose(model, slot, 1)
             if not jobs:
-                return min(again_ns, wake_ns)
+                again_ns = min(again_ns, wake_ns)
+                if model.spans_gpus:
+                    continue  # what this one cannot see may be for the next
+                return again_ns
             self._send_all(model, slot, jobs, EARLY)
             if not len(model.queue):
                 break

@@ -10,7 +10,6 @@ from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.events import Quit, SaveState
 from naiad.broker.core.fleet import Fleet
 from naiad.broker.core.job import JobState
-from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.recovery import Recovery
 from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.world import World
@@ -47,13 +46,8 @@ class Drain:
             world.at(until_ns, self._overdue)
         for instance in list(world.instances.values()):
             if instance.slot is None and len(instance.model.queue):
-                self._fail_hopeless(instance.model)
+                self._withdrawal.fail_stranded(instance.model, _stopping())
         self._fleet.want(again=True)
-
-    def _fail_hopeless(self, model: ModelVersion) -> None:
-        if any(one.slot is not None for one in model.instances):
-            return
-        self._withdrawal.fail_queued(model, _stopping())
 
     def check(self) -> None:
         """Stop the workers once nothing is in flight, and quit once they are gone."""
@@ -62,7 +56,7 @@ class Drain:
             return  # an earlier broker's workers are told to stop when they say hello
         for model in dict.fromkeys(instance.model for instance in world.instances.values()):
             if len(model.queue):
-                self._fail_hopeless(model)
+                self._withdrawal.fail_stranded(model, _stopping())
         if any(session.jobs for session in world.sessions.values()):
             return
         for slot in list(world.slots.values()):

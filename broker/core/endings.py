@@ -68,9 +68,8 @@ class Endings:
         for instance in model.instances:
             if instance.slot is None:
                 self._fleet.exit(instance)
-        if not any(one.slot is not None for one in model.instances):
-            fault = Unavailable(f"model '{model.name}' was unloaded")
-            self._withdrawal.fail_queued(model, fault)
+        fault = Unavailable(f"model '{model.name}' was unloaded")
+        self._withdrawal.fail_stranded(model, fault)
         self.check_retired()
 
     def check_retired(self) -> None:

@@ -53,7 +53,7 @@ def _make_instances(world: World, version: ModelVersion) -> None:
                 if len(version.config.version_policy.versions) != 1:
                     name += f"_v{version.version}" if version.version != 1 else ""
                 instance = Instance(world.number(), version, name, group.kind, device, gpu)
-                version.instances.append(instance)
+                version.add(instance)
                 index += 1
 
 

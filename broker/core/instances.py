@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from naiad.broker.core.job import ANYWHERE
 from naiad.broker.core.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Instance:
         self.kind = kind
         self.device = device
         self.device_id = device_id
+        self.gpu = device_id if kind == "KIND_GPU" else ANYWHERE
+        """The one whose memory it sees."""
         self.state = InstanceState.WAITING
         self.slot: Slot | None = None
         self.restarts = 0
@@ -74,6 +77,10 @@ class Instance:
     def move(self, state: InstanceState) -> None:
         assert state in MOVES[self.state], f"instance {self.name}: {self.state} -> {state}"
         self.state = state
+
+    def sees(self, gpu: int) -> bool:
+        """Whether it can execute requests with memory there."""
+        return gpu == ANYWHERE or self.gpu in (gpu, ANYWHERE)
 
     @property
     def serves(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from naiad.protocol.messages import Place
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from naiad.broker.core.sessions import Session
     from naiad.protocol.errors import NaiadError
     from naiad.protocol.messages import InferRequest, OutputRequest
+
+
+ANYWHERE: Final = -1
+"""In place of a GPU's number: a request that has no memory on one, an instance that sees all."""
 
 
 class JobState(IntEnum):
@@ -39,6 +43,8 @@ class Job:
     # Class-level defaults: most requests never touch these, and each saved store counts.
     rows = 1
     key: object = None
+    gpu = ANYWHERE
+    """Where tensors of it lie in GPU memory: an instance on another GPU cannot execute it."""
     fairness_key = ""
     flow: Flow
     """Where it stands; set by the level it is pushed to."""

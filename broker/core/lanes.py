@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from naiad.broker.core.job import Job
+from naiad.broker.core.job import ANYWHERE, Job
 from naiad.broker.core.lowest import Lowest
 
 MISFITS_MAX: Final = 8
@@ -78,17 +78,23 @@ class Share:
 class Lane:
     """Jobs of one level that may share a batch; `rows` is the sum of theirs."""
 
-    __slots__ = ("_left_out", "by_age", "by_turn", "flows", "key", "rows")
+    __slots__ = ("_left_out", "by_age", "by_turn", "flows", "gpu", "key", "rows")
 
-    def __init__(self, key: object) -> None:
+    def __init__(self, key: object, gpu: int) -> None:
         self._left_out: Iterable[Flow] = ()
         """Of `by_turn`, since they were last looked at: noted again when their turns have moved."""
         self.key = key
+        self.gpu = gpu
+        """Of all its jobs where the model's instances do not all see the same; part of its key."""
         self.rows = 0
         self.flows: dict[str, Flow] = {}
         self.by_age: Lowest[Flow] | None = None
         self.by_turn: Lowest[Flow] | None = None
         """Both kept only while there is more than one flow."""
+
+    def suits(self, gpu: int) -> bool:
+        """Whether an instance that sees this GPU can execute its jobs."""
+        return gpu == ANYWHERE or self.gpu in (gpu, ANYWHERE)
 
     def __len__(self) -> int:
         return sum(len(flow.jobs) for flow in self.flows.values())
@@ -205,7 +211,7 @@ class Level:
     def _new_flow(self, job: Job) -> Flow:
         lane = self.lanes.get(job.key)
         if lane is None:
-            lane = self.lanes[job.key] = Lane(job.key)
+            lane = self.lanes[job.key] = Lane(job.key, job.gpu)
         share = self.shares.get(job.fairness_key)
         if share is None:
             self._last_turn += 1
@@ -246,6 +252,18 @@ class Level:
             del self.shares[share.key]
             if len(self.shares) <= 1:
                 self._by_turn = None
+
+    def has_for(self, gpu: int) -> bool:
+        """Whether something waits for an instance that sees this GPU."""
+        return any(lane.suits(gpu) for lane in self.lanes.values())
+
+    def next_flow_for(self, gpu: int) -> Flow:
+        """As next_flow; where that is for another GPU, what waits longest for this one."""
+        flow = self.next_flow()
+        if flow.lane.suits(gpu):
+            return flow
+        heads = [lane.head() for lane in self.lanes.values() if lane.suits(gpu)]
+        return min(heads, key=lambda head: (head.enqueued_ns, head.number)).flow
 
     def next_flow(self) -> Flow:
         """The one to serve: of the user whose turn it is, with the key he waits for longest.

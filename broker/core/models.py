@@ -67,6 +67,8 @@ class ModelVersion:
         self.reason = ""
         self.instances: list[Instance] = []
         self.idle: list[Slot] = []
+        self.spans_gpus = False
+        """Its instances do not all see the same GPU."""
         self.queue = ModelQueue()
         self.signature: Signature | None = None
         self.batch_policy = BatchPolicy()
@@ -92,6 +94,11 @@ class ModelVersion:
 
     def __repr__(self) -> str:
         return f"<{self.name}/{self.version} {self.state} queued={len(self.queue)}>"
+
+    def add(self, instance: Instance) -> None:
+        self.instances.append(instance)
+        if instance.gpu != self.instances[0].gpu:
+            self.spans_gpus = True
 
     def config_text(self) -> str:
         """The config as JSON, made once: the state file is written at every change of anything."""

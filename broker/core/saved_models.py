@@ -42,7 +42,7 @@ def restore_models(world: World, uploads: Uploads, saved: Sequence[Mapping[str, 
         for ident, instance_name, kind, device, device_id in entry["instances"]:
             instance = Instance(ident, version, instance_name, kind, device, device_id)
             instance.has_served = entry["was_ready"]
-            version.instances.append(instance)
+            version.add(instance)
             world.instances[ident] = instance
         if entry["completed"] and entry["was_ready"]:
             # It served before: requests queue while its workers say hello or are replaced.

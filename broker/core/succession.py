@@ -13,6 +13,7 @@ from naiad.broker.core.endings import Endings
 from naiad.broker.core.events import SaveState, SendReply
 from naiad.broker.core.instances import InstanceState
 from naiad.broker.core.models import UNLOADED, Call, Model, ModelState, ModelVersion
+from naiad.broker.core.reach import batch_key, sees
 from naiad.broker.core.world import World
 from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
 
@@ -88,10 +89,12 @@ class Succession:
                 rows, key = new.signature.check(job.request)
             except RequestError:
                 continue
+            if not sees(new, job.gpu):
+                continue
             old.queue.remove(job)
             job.model = new
             job.rows = rows
-            job.key = key
+            job.key = batch_key(new, key, job.gpu)
             job.level = new.level_policy(job.priority).rank
             if job.suspect:
                 new.queue.push_front(job)

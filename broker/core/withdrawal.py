@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from naiad.broker.core.answers import Answers, timeout_error
 from naiad.broker.core.events import TellSlot
-from naiad.broker.core.job import Job, JobState
+from naiad.broker.core.job import ANYWHERE, Job, JobState
 from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
@@ -69,6 +69,17 @@ class Withdrawal:
         for job in list(model.queue.jobs()):
             self.unqueue(job)
             self._answers.fail(job, fault)
+
+    def fail_stranded(self, model: ModelVersion, fault: NaiadError) -> None:
+        """End what waits for a GPU on which no instance of the model has a worker any more; all of
+        it where none has one anywhere."""
+        seen = {one.gpu for one in model.instances if one.slot is not None}
+        if ANYWHERE in seen or (seen and seen == {one.gpu for one in model.instances}):
+            return
+        for job in list(model.queue.jobs()):
+            if not seen or job.gpu not in (ANYWHERE, *seen):
+                self.unqueue(job)
+                self._answers.fail(job, fault)
 
     def unqueue(self, job: Job) -> None:
         """Take a queued job out; the caller says what becomes of it."""

@@ -324,7 +324,8 @@ def asked_with(at: Bench, device: int) -> tuple[str, str] | None:
     [
         ([on(1)], 1, ""),
         ([on(1)], 0, "GPU 1"),
-        ([on(0, 1)], 1, "GPU 0"),
+        ([on(0, 1)], 1, ""),
+        ([on(0), {"kind": "KIND_CPU"}], 1, ""),
         ([{"kind": "KIND_CPU"}], 1, ""),
         ([on(0), {"kind": "KIND_CPU"}], 0, ""),
     ],
