@@ -77,7 +77,7 @@ class Withdrawal:
         if ANYWHERE in seen or (seen and seen == {one.gpu for one in model.instances}):
             return
         for job in list(model.queue.jobs()):
-            if not seen or job.gpu not in (ANYWHERE, *seen):
+            if not seen or (job.gpu != ANYWHERE and job.gpu not in seen):
                 self.unqueue(job)
                 self._answers.fail(job, fault)
 

@@ -390,3 +390,49 @@ def test_what_there_is_not_is_refused(client: Client) -> None:
     read_only = client.attach_cuda(array)
     with pytest.raises(RequestError, match="this one is read-only"):
         read_only.place()
+
+
+TELLS_ITS_GPU = """
+import os
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answer = np.array([os.environ["CUDA_VISIBLE_DEVICES"].encode()], dtype=object)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", answer)]) for _ in requests]
+"""
+
+
+def test_a_request_goes_to_the_gpu_where_its_memory_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "models" / "where"
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.py").write_text(TELLS_ITS_GPU)
+    (model / "config.pbtxt").write_text(
+        'backend: "python" input { name: "x" data_type: TYPE_FP32 dims: -1 } '
+        'output { name: "y" data_type: TYPE_STRING dims: 1 } '
+        "instance_group { kind: KIND_GPU gpus: [ 0, 1 ] }"
+    )
+    gpus = ["GPU-a", "GPU-b"]
+    arguments = ["--http-port", "0", "--gpus", ",".join(gpus)]
+    environment = plant_cuda(tmp_path / "planted", tmp_path / "device")
+    monkeypatch.setenv(fake_cuda_ipc.FOLDER, str(tmp_path / "device"))
+    device = fake_cuda_ipc.reset(Threads())
+    memory = DeviceMemory()
+    with serve(model.parent, arguments=arguments, environment=environment) as server:
+        with server.client() as client:
+            wait_until(
+                lambda: client.status()["models"][0]["instances_ready"] == 2, "both instances"
+            )
+        with http.InferenceServerClient(server.http_url.removeprefix("http://")) as stock:
+            for number, gpu in enumerate([*gpus, *gpus]):
+                name = f"on-{number}"
+                register(stock, name, memory.handle, device=number % 2)
+                source = http.InferInput("x", [16], "FP32")
+                source.set_shared_memory(name, len(BYTES))
+                answer = stock.infer("where", [source])
+                assert answer.as_numpy("y").tolist() == [gpu.encode()]
+    device.close()
