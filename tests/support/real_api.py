@@ -50,7 +50,10 @@ def named(paths: Iterable[Path], prefix: str) -> dict[str, str]:
     """Names such as `cudaMalloc` in the sources, as attributes or whole texts, and where."""
     found = {}
     for path in paths:
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if not re.search(rf"\b{prefix}[A-Z]", text):
+            continue
+        for node in ast.walk(ast.parse(text)):
             name = ""
             if isinstance(node, ast.Attribute):
                 name = node.attr

@@ -97,6 +97,8 @@ def test_every_refusal(
     with little_to_collect():
         good = {step: prepared.good(step, lambda _: calls.made) for step in story.steps}
         for step, function, number in each(good):
+            if (name, step) == ("affine", "load"):  # "graphs" loads the same, and more of it
+                continue
             for answer in (RAISES, *ANSWERS.get(function, ())):
                 caplog.clear()
                 with prepared.worker_before(step) as worker:
