@@ -169,8 +169,12 @@ def _slices(text: memoryview, start: int) -> Generator[None, None, list[Slice]]:
             start += length + 1
             first, first_depth, is_inside, before = start, depth, False, b""
         else:
+            left = bare.rstrip()
+            if left.endswith(b",") and len(left) > 1:  # what is behind it is to be seen with it
+                stop = start + len(left) - 1
+                left = left[:-1].rstrip()
             start, depth, is_inside = stop, depth_behind, ends_inside
-            before = bare.rstrip()[-1:] or before
+            before = left[-1:] or before
         yield
 
 

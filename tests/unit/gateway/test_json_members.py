@@ -115,7 +115,7 @@ def test_what_is_just_within_the_limits_is_read() -> None:
     long = "é" * (STRING_CHARS_MAX // 6 - 1)
     given = {
         "parameters": {"p": long, "q": "x" * (STRING_CHARS_MAX - 3)},
-        "inputs": [{"n": [1] * (VALUE_CHARS_MAX // 4)}] * TENSORS_MAX,
+        "inputs": [{"n": [1] * (VALUE_CHARS_MAX // 4)}, *[{}] * (TENSORS_MAX - 1)],
         "id": 5,
     }
     text = json.dumps(given)

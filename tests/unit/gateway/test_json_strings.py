@@ -32,6 +32,7 @@ def read(text: bytes, start: int, end: int) -> list[str]:
 @example("x" * 11 + "\ud83d\ude00" * 9, True)
 @example("x" * 10 + "😀" * 9, True)
 @example("x" * 15 + "\ud83dx", True)
+@example("x" + "é€😀" * 20, False)
 def test_any_string_is_read_as_by_the_parser(given: str, is_ascii: bool) -> None:
     text = json.dumps(given, ensure_ascii=is_ascii).encode(errors="surrogatepass")
     try:

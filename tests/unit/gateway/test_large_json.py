@@ -367,6 +367,13 @@ def test_long_elements_that_are_none_are_refused(data: str) -> None:
             in_slices(body(data, "BYTES", count))
 
 
+def test_what_follows_a_long_string_is_none_of_it() -> None:
+    """Wherever its end is in a window."""
+    for size in range(131_066, 131_074):
+        text = body(json.dumps(["x" * size, "b", "c"], separators=(",", ":")), "BYTES", 3)
+        assert in_slices(text) == at_once(text)
+
+
 def test_a_long_string_is_no_number() -> None:
     with pytest.raises(RequestError, match="is FP32, expected numbers, got a string"):
         in_slices(body('["' + "x" * 300_000 + '"]', "FP32", 1))
