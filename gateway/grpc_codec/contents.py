@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from array import array
+from struct import Struct
 from typing import Any, Final
 
-from naiad.protocol.datatypes import ITEM_BYTES, LENGTH_PREFIX_BYTES
+from naiad.protocol.datatypes import ITEM_BYTES
 from naiad.protocol.errors import RequestError
 
 _FIELD: Final = {
@@ -24,6 +25,8 @@ _FIELD: Final = {
     "BYTES": ("bytes_contents", ""),
 }
 """Datatype to its field and its array type code. FP16 and BF16 travel only raw."""
+_LENGTH: Final = Struct("<I")
+"""Before each of BYTES."""
 
 
 def packed_contents(contents: Any, name: str, datatype: str, model: str) -> bytes:
@@ -68,7 +71,8 @@ def field_of(datatype: str, name: str, model: str) -> str:
 
 
 def _strings(elements: Any) -> bytes:
-    parts: list[bytes] = []
-    for element in elements:
-        parts += (len(element).to_bytes(LENGTH_PREFIX_BYTES, "little"), element)
+    contents: list[bytes] = elements[:]
+    parts = [b""] * (2 * len(contents))
+    parts[::2] = map(_LENGTH.pack, map(len, contents))
+    parts[1::2] = contents
     return b"".join(parts)

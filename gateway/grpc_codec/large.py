@@ -16,6 +16,7 @@ from naiad.client.requests import Buffer
 from naiad.gateway.calls import TENSORS_MAX, CallInput, InferCall
 from naiad.gateway.grpc_codec.contents import field_of, packed_contents
 from naiad.gateway.grpc_codec.requests import place_of, request_with
+from naiad.gateway.grpc_codec.short_fields import run_end
 from naiad.gateway.grpc_codec.wire import (
     BYTES,
     RAW_INPUT_TAG,
@@ -34,8 +35,6 @@ from naiad.protocol.errors import RequestError
 
 FIELDS_PER_STEP: Final = 512
 """Looked at at once: 1 to 2 ms."""
-ELEMENTS_PER_STEP: Final = 1024
-"""Fields of typed contents, likewise."""
 INPUTS_PER_STEP: Final = 64
 PART_BYTES: Final = 8 * 1024
 """Of a message that the library is given at once: 1 to 2 ms where they are numbers."""
@@ -173,27 +172,22 @@ def _packed(parts: list[memoryview], name: str, datatype: str, model: str) -> St
     found = bytearray()
     for view in parts:
         end = len(view)
-        first = position = count = 0
+        first = position = 0
         while position < end:
             start = position
-            tag = view[position]
-            if tag == _BYTES_CONTENTS_TAG and end - position > 1 and view[position + 1] < 0x80:
-                content = position + 2  # a short string, of which there are millions
-                position = content + view[position + 1]
-                if position > end:
-                    raise malformed()
-            else:
-                tag, content, position = next_field(view, position, end)
-            count += 1
-            is_long = position - content > PART_BYTES and tag & 7 == BYTES
-            if position - first > PART_BYTES or count % ELEMENTS_PER_STEP == 0:
-                # Short fields up to here, and a long one by itself.
-                until = start if is_long else position
-                found += _read(bytes(view[first:until]), name, datatype, model)
-                first = position if is_long else until
-                yield
-            if is_long:
-                yield from _long(found, tag, view[content:position], name, datatype, model, wanted)
+            position = run_end(view, start, min(first + PART_BYTES, end))
+            if position == start:
+                tag, content, position = next_field(view, start, end)
+                if position - content > PART_BYTES and tag & 7 == BYTES:
+                    found += _read(bytes(view[first:start]), name, datatype, model)
+                    first = position
+                    yield
+                    long = view[content:position]
+                    yield from _long(found, tag, long, name, datatype, model, wanted)
+                elif position - first > PART_BYTES:
+                    found += _read(bytes(view[first:position]), name, datatype, model)
+                    first = position
+                    yield
         found += _read(bytes(view[first:end]), name, datatype, model)
     return found
 

@@ -31,9 +31,9 @@ LIGHT_STRUCTURE_BYTES: Final = 16 * 1024
 
 BYTES: Final = 2
 """The kind of a field that says how long it is: bytes, texts, messages, packed numbers."""
-_VARINT: Final = 0
-_FIXED64: Final = 1
-_FIXED32: Final = 5
+VARINT: Final = 0
+FIXED64: Final = 1
+FIXED32: Final = 5
 _VARINT_BYTES_MAX: Final = 10
 _ID_TAG: Final = 3 << 3 | BYTES
 RAW_INPUT_TAG: Final = 7 << 3 | BYTES
@@ -71,11 +71,11 @@ def next_field(data: Buffer, position: int, end: int) -> tuple[int, int, int]:
     if kind == BYTES:
         size, start = _number(data, position)
         position = start + size
-    elif kind == _VARINT:
+    elif kind == VARINT:
         _, position = _number(data, position)
-    elif kind == _FIXED64:
+    elif kind == FIXED64:
         position += 8
-    elif kind == _FIXED32:
+    elif kind == FIXED32:
         position += 4
     else:  # groups, which no version of this message has
         raise malformed()
