@@ -50,6 +50,7 @@ DELIBERATE = (
     "505 ",  # HTTP/0.9 and 2.0 in a request line
     '500 {"error":"failed to load',  # as Triton says it
     '503 {"error":"Request for unknown model: \'victim\'',
+    '503 {"error":"Request timeout expired',  # of the ten seconds a spoiled body leaves a few µs
 )
 GRPC_INTERNAL = "13 failed to load"
 
