@@ -110,8 +110,9 @@ PIECES = st.sampled_from(
     + [b"\x42\x80\x00", b"\xc2\x00\x82\x80\x00xy", b"\xc2\x80\x80\x80\x80\x80\x00\x00"]
     + [b"\x10\x05", b"\x10" + b"\xff" * 9 + b"\x01", b"\x12\x02\x05\x06", b"\x90\x00\x07"]
     + [b"\x35abcd", b"\x39abcdefgh", b"\x32\x04abcd", b"\x32\x03abc"]
-    + [b"\x48\x05", b"\xf8\x07\x05", b"\x02\x00", b"\x43\x44", b"\x42\x05ab"]
+    + [b"\x48\x05", b"\xf8\x07\x05", b"\x02\x00", b"\x42\x05ab"]
 )
+"""Without groups, which only the message library reads."""
 
 
 @given(
@@ -319,11 +320,31 @@ def test_many_inputs_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     assert max(counts) <= INPUTS_PER_STEP
 
 
+def test_what_is_beside_inputs_is_merged_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    merge = large._merge
+
+    def merging(message: Any, kept: list[memoryview]) -> None:
+        sizes.append(sum(map(len, kept)))
+        merge(message, kept)
+
+    monkeypatch.setattr(large, "_merge", merging)
+    outputs = [{"name": "x" * 90}] * TENSORS_MAX
+    message = with_(inputs=tensors(1), outputs=outputs, parameters=parameters(60, 100))
+    data = message.SerializeToString()
+    found, steps = ended(request_in_steps(data))
+    assert found == decoded_request(data)
+    assert max(sizes) <= PART_BYTES + 200
+    assert steps > len(sizes)
+
+
 @pytest.mark.parametrize(
     ("message", "light"),
     [
         (with_(inputs=tensors(50)), True),
         (with_(inputs=tensors(LIGHT_FIELDS_MAX + 40)), False),
+        (with_(raw_input_contents=[bytes(100)] * 63), True),
+        (with_(raw_input_contents=[bytes(100)] * 64), False),
         (with_(raw_input_contents=[bytes(10_000_000)] * 3, inputs=tensors(3)), True),
         (with_(raw_input_contents=[b""] * 2_000), False),
         (with_(outputs=[{"name": "x" * 30}] * LIGHT_FIELDS_MAX), False),
@@ -350,3 +371,6 @@ def test_the_id_of_what_cannot_be_read() -> None:
     assert request_id(b"\x1a\x01\xff") == ""
     assert request_id(b"\x1a\x01a\x1a\x01b") == "b"
     assert request_id(b"") == ""
+    unknown = b"\xf8\x07\x05"
+    assert request_id(unknown * (LIGHT_FIELDS_MAX - 1) + b"\x1a\x01a") == "a"
+    assert request_id(unknown * LIGHT_FIELDS_MAX + b"\x1a\x01a") == ""
