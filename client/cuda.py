@@ -96,13 +96,14 @@ class CudaRegion:
 
     def written(self, stream: int = 0) -> None:
         """Before a request: all that was given to this CUDA stream so far is done before workers
-        read or write here. With an event nobody waits for that now; without, this call does."""
+        read or write here; 0 is the default stream of this region's GPU, whichever is current.
+        With an event nobody waits for that now; without, this call does."""
         cuda = self.memory.cuda
         try:
             if self._event is None:
-                cuda.wait_for_stream(stream)
+                cuda.wait_for_stream(stream, self.device)
             else:
-                cuda.record(self._event, stream)
+                cuda.record(self._event, stream, self.device)
         except CudaFault as fault:
             raise Unavailable(f"waiting for the stream: {fault}") from fault
 
@@ -113,10 +114,23 @@ def shared_array(array: Any, *, event: bool) -> tuple[Region, CudaRegion]:
     view = view_of(array, cuda)
     if not view.size:
         raise RequestError("expected an array with elements: there is no memory to share")
-    begin, size = cuda.allocation(view.address) or (view.address, view.size)
+    begin, size = _allocation(cuda, view)
     size = min(size, view.address + view.size - begin)
     memory = GpuMemory(cuda, begin, size, view.device, array)
     return _shared(memory, view, array, event)
+
+
+def _allocation(cuda: CudaRuntime, view: DeviceView) -> tuple[int, int]:
+    """Of the array: a handle opens all of it, from its beginning, so that there is no guessing."""
+    try:
+        return cuda.allocation(view.address, view.device)
+    except CudaMissing as missing:
+        raise RequestError(f"no GPU memory here: {missing}", code=Code.UNSUPPORTED) from missing
+    except CudaFault as fault:
+        raise RequestError(
+            f"this array cannot be shared: CUDA does not tell which allocation of GPU"
+            f" {view.device} it is a part of: {fault}"
+        ) from fault
 
 
 def new_memory(size: int, device: int, *, event: bool) -> tuple[Region, CudaRegion]:
@@ -143,7 +157,7 @@ def _shared(
     event = None
     handle = b""
     try:
-        opens = cuda.memory_handle(memory.address)
+        opens = cuda.memory_handle(memory.address, memory.device)
         if has_event:
             event = cuda.new_event(memory.device)
             weakref.finalize(memory, quietly, cuda.end_event, event).atexit = False

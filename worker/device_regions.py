@@ -25,7 +25,7 @@ class OpenedRegion:
     """A mapping of somebody else's GPU memory; it ends with this object."""
 
     def __init__(self, cuda: CudaRuntime, region: Region) -> None:
-        """Raises CudaFault, or RequestError when there is less memory than was said."""
+        """Raises CudaFault, CudaMissing, or RequestError when there is less than was said."""
         memory, event, name = parsed(region.key)
         # With one GPU to see, that is the one, whatever number the server knows it by.
         self.device = region.device if region.device < cuda.device_count else 0
@@ -33,9 +33,12 @@ class OpenedRegion:
         self.event: Any = None
         self._close = weakref.finalize(self, quietly, cuda.close_memory, self.address, self.device)
         self._close.atexit = False
-        found = cuda.allocation(self.address)
-        if found is not None and sum(found) < self.address + region.size:
-            size = sum(found) - self.address
+        try:
+            size = sum(cuda.allocation(self.address, self.device)) - self.address
+        except (CudaFault, CudaMissing):
+            self.close()
+            raise
+        if size < region.size:
             self.close()
             raise RequestError(
                 f"CUDA shared memory region '{name}' was registered with {region.size} bytes, and"
@@ -127,18 +130,19 @@ class DeviceRegions:
 
         copy = np.empty(span.size, np.uint8)
         with self._waited_for(span) as cuda:
-            cuda.copy_to_host(_address(copy), span.address, span.size)
+            cuda.copy_to_host(_address(copy), span.address, span.size, span.device)
         return copy.data.toreadonly()
 
     def write(self, span: DeviceSpan, content: memoryview | bytes) -> None:
         """Ordinary memory to the beginning of the span."""
         with self._waited_for(span) as cuda:
-            cuda.copy_to_device(span.address, _address(content), memoryview(content).nbytes)
+            size = memoryview(content).nbytes
+            cuda.copy_to_device(span.address, _address(content), size, span.device)
 
     def move(self, target: DeviceSpan, source: DeviceSpan) -> None:
         """Within GPU memory, to the beginning of the target."""
         with self._waited_for(target) as cuda:
-            cuda.copy_on_device(target.address, source.address, source.size)
+            cuda.copy_on_device(target.address, source.address, source.size, target.device)
 
     def wait_for(self, span: DeviceSpan) -> None:
         """Until the owner's own work on it is done, for code that does not know of events."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from naiad.shm.cuda.errors import (
     DRIVER_MODULE,
+    NO_CONTEXT_ERROR,
     RUNTIME_MODULE,
     STICKY_ERRORS,
     described,
@@ -43,7 +44,11 @@ class CudaFault(Exception):
 
 
 class CudaRuntime:
-    """The calls. Numbers of devices are those of this process."""
+    """The calls. Numbers of devices are those of this process.
+
+    What CUDA does on the current device is done on the device that is given, and the caller's own
+    is current again afterwards: also for stream 0, which every device has.
+    """
 
     def __init__(self, api: Any, driver: Any) -> None:
         self.api = api
@@ -52,12 +57,13 @@ class CudaRuntime:
 
     # --- Handles -------------------------------------------------------------------------------
 
-    def memory_handle(self, address: int) -> bytes:
+    def memory_handle(self, address: int, device: int) -> bytes:
         """What another process opens the allocation around `address` with.
 
         Raises CudaFault for memory that cannot be shared so: all but that of cudaMalloc.
         """
-        return _bytes_of(self._call("cudaIpcGetMemHandle", address))
+        with self._on(device):
+            return _bytes_of(self._call("cudaIpcGetMemHandle", address))
 
     def open_memory(self, handle: bytes, device: int) -> int:
         """The address here of another process's allocation; its beginning."""
@@ -70,13 +76,14 @@ class CudaRuntime:
         with self._on(device):
             self._call("cudaIpcCloseMemHandle", address)
 
-    def allocation(self, address: int) -> tuple[int, int] | None:
-        """(beginning, size) of the allocation around an address; None where CUDA cannot tell."""
-        with suppress(RuntimeError):  # of a driver that is not there
-            error, begin, size = self._driver.cuMemGetAddressRange(address)
-            if not int(error):
-                return int(begin), int(size)
-        return None
+    def allocation(self, address: int, device: int) -> tuple[int, int]:
+        """(beginning, size) of the allocation around an address on this GPU.
+
+        Raises CudaFault where CUDA cannot tell, and CudaMissing.
+        """
+        with self._on(device):
+            begin, size = self._drive("cuMemGetAddressRange", address)
+        return int(begin), int(size)
 
     def device_of(self, address: int) -> int:
         """The GPU that the memory is on."""
@@ -92,21 +99,23 @@ class CudaRuntime:
         with self._on(device):
             self._call("cudaFree", address)
 
-    def copy_to_host(self, host: int, device: int, size: int) -> None:
+    def copy_to_host(self, host: int, address: int, size: int, device: int) -> None:
         """Done when it returns, as are all copies here."""
-        self._copy(host, device, size, self.api.cudaMemcpyKind.cudaMemcpyDeviceToHost)
+        self._copy(host, address, size, self.api.cudaMemcpyKind.cudaMemcpyDeviceToHost, device)
 
-    def copy_to_device(self, device: int, host: int, size: int) -> None:
-        self._copy(device, host, size, self.api.cudaMemcpyKind.cudaMemcpyHostToDevice)
+    def copy_to_device(self, address: int, host: int, size: int, device: int) -> None:
+        self._copy(address, host, size, self.api.cudaMemcpyKind.cudaMemcpyHostToDevice, device)
 
-    def copy_on_device(self, target: int, source: int, size: int) -> None:
-        self._copy(target, source, size, self.api.cudaMemcpyKind.cudaMemcpyDeviceToDevice)
+    def copy_on_device(self, target: int, source: int, size: int, device: int) -> None:
+        """To the device that is given."""
+        self._copy(target, source, size, self.api.cudaMemcpyKind.cudaMemcpyDeviceToDevice, device)
 
-    def _copy(self, target: int, source: int, size: int, kind: Any) -> None:
+    def _copy(self, target: int, source: int, size: int, kind: Any, device: int) -> None:
         if size:
-            self._call("cudaMemcpy", target, source, size, kind)
-            # Only copies to the host have ended by now: others may still be under way.
-            self._call("cudaStreamSynchronize", _DEFAULT_STREAM)
+            with self._on(device):
+                self._call("cudaMemcpy", target, source, size, kind)
+                # Only copies to the host have ended by now: others may still be under way.
+                self._call("cudaStreamSynchronize", _DEFAULT_STREAM)
 
     # --- Events --------------------------------------------------------------------------------
 
@@ -124,9 +133,10 @@ class CudaRuntime:
         with self._on(device):
             return self._call("cudaIpcOpenEventHandle", opened)
 
-    def record(self, event: Any, stream: int) -> None:
+    def record(self, event: Any, stream: int, device: int) -> None:
         """Everything given to the stream so far is what those who wait for the event wait for."""
-        self._call("cudaEventRecord", event, stream)
+        with self._on(device):
+            self._call("cudaEventRecord", event, stream)
 
     def wait_for(self, event: Any) -> None:
         self._call("cudaEventSynchronize", event)
@@ -134,8 +144,9 @@ class CudaRuntime:
     def end_event(self, event: Any) -> None:
         self._call("cudaEventDestroy", event)
 
-    def wait_for_stream(self, stream: int) -> None:
-        self._call("cudaStreamSynchronize", stream)
+    def wait_for_stream(self, stream: int, device: int) -> None:
+        with self._on(device):
+            self._call("cudaStreamSynchronize", stream)
 
     # --- Calls ---------------------------------------------------------------------------------
 
@@ -151,6 +162,20 @@ class CudaRuntime:
             yield
         finally:
             self._call("cudaSetDevice", before)
+
+    def _drive(self, name: str, *arguments: Any) -> tuple[Any, ...]:
+        """A call of the driver, on the current device."""
+        try:
+            error, *values = getattr(self._driver, name)(*arguments)
+            if int(error) == NO_CONTEXT_ERROR:
+                # The runtime gives a thread its context when that is first needed; this does now.
+                self._call("cudaSetDevice", int(self._call("cudaGetDevice")))
+                error, *values = getattr(self._driver, name)(*arguments)
+        except RuntimeError as fault:
+            raise CudaMissing(f"there is no NVIDIA driver ({fault})") from fault
+        if int(error):
+            raise CudaFault(int(error), f"CUDA driver error {int(error)} ({error.name})")
+        return tuple(values)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         error, *values = getattr(self.api, name)(*arguments)

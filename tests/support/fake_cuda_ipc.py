@@ -17,7 +17,7 @@ import os
 import struct
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,14 @@ class cudaIpcEventHandle_t(_Handle):
     pass
 
 
+def _current() -> int:
+    """The device that the calling thread's context is of; now it has one."""
+    thread = fake_cuda_driver.thread
+    if thread.device is None:
+        thread.device = 0
+    return thread.device
+
+
 class cudaPointerAttributes:
     def __init__(self, device: int) -> None:
         self.device = device
@@ -77,6 +85,7 @@ class Shared:
 
     def __init__(self, path: Path | None, size: int, *, is_new: bool = True) -> None:
         self.size = size
+        self.device = _current()
         self.path = path
         descriptor = -1
         if path is not None:
@@ -117,8 +126,8 @@ _exported: dict[int, tuple[int, Shared]] = {}
 _opened: dict[bytes, tuple[Shared, int]] = {}
 """Others' memory by handle, and how often it is open."""
 _others: dict[bytes, Shared] = {}
-_default_stream: deque[Callable[[], object]] = deque()
-"""What was given to it and is not done."""
+_default_streams: defaultdict[int, deque[Callable[[], object]]] = defaultdict(deque)
+"""What was given to each device's and is not done."""
 _before: dict[int, list[Shared]] = {}
 """What was exported, or opened so often, on former devices. No real device is ever replaced: the
 addresses are in use until their owners, whom the garbage collection may find at any time, give them
@@ -126,13 +135,14 @@ back."""
 
 
 def reset(timing: Timing | None = None) -> base.Device:
-    """A new device, nothing exported and nothing opened."""
+    """A new device, nothing exported and nothing opened, and no context of this thread's."""
+    fake_cuda_driver.thread.device = None
     for pages, count in (*((one, 1) for _, one in _exported.values()), *_opened.values()):
         _before.setdefault(pages.address, []).extend([pages] * count)
     _exported.clear()
     _opened.clear()
     _others.clear()
-    _default_stream.clear()
+    _default_streams.clear()
     return base.reset(timing)
 
 
@@ -211,12 +221,21 @@ def _is_running(pid: int) -> bool:
 
 @base._call(1)
 def cudaGetDevice() -> Any:
-    return (0,)
+    return (fake_cuda_driver.thread.device or 0,)
+
+
+@base._call(0)
+def cudaSetDevice(device: int) -> Any:
+    if not 0 <= device < base.device.count:
+        return base.cudaError_t.cudaErrorInvalidDevice
+    fake_cuda_driver.thread.device = device
+    return None
 
 
 @base._call(1)
 def cudaMalloc(size: int) -> Any:
     device = base.device
+    _current()
     if size > device.total - device.used:
         return base.cudaError_t.cudaErrorMemoryAllocation
     number = next(_numbers)
@@ -286,7 +305,15 @@ def cudaIpcCloseMemHandle(devPtr: int) -> Any:
 def cudaPointerGetAttributes(ptr: int) -> Any:
     if not base.device.holds(ptr, 1):
         return base.cudaError_t.cudaErrorInvalidValue
-    return (cudaPointerAttributes(0),)
+    return (cudaPointerAttributes(_device_of(ptr)),)
+
+
+def _device_of(address: int) -> int:
+    """The GPU that allocated it, or opened it."""
+    for begin, (size, pages) in base.device.memory.items():
+        if begin <= address < begin + size:
+            return int(getattr(pages, "device", 0))
+    return 0
 
 
 @base._call(1)
@@ -325,6 +352,8 @@ def cudaEventRecord(event: base.cudaEvent_t, stream: Any) -> Any:
     if not isinstance(event, InterprocessEvent):
         event.done = stream.record()
         return None
+    if int(stream) not in base.device.streams and event.pages.device != _current():
+        return base.cudaError_t.cudaErrorInvalidResourceHandle
     recorded, done = event.counts
     event.set_counts(recorded + 1, done)
     if int(stream) in base.device.streams:
@@ -388,10 +417,10 @@ def cudaMemcpy(dst: int, src: int, count: int, kind: base.cudaMemcpyKind) -> Any
     if (holds(dst, count), holds(src, count)) != expected:
         return base.cudaError_t.cudaErrorInvalidValue
     if kind == base.cudaMemcpyKind.cudaMemcpyDeviceToDevice:
-        _default_stream.append(functools.partial(ctypes.memmove, dst, src, count))
+        _default_streams[_current()].append(functools.partial(ctypes.memmove, dst, src, count))
     elif kind == base.cudaMemcpyKind.cudaMemcpyHostToDevice:
         taken = ctypes.string_at(src, count)
-        _default_stream.append(functools.partial(ctypes.memmove, dst, taken, count))
+        _default_streams[_current()].append(functools.partial(ctypes.memmove, dst, taken, count))
     else:
         _drain_default_stream()
         ctypes.memmove(dst, src, count)
@@ -399,8 +428,10 @@ def cudaMemcpy(dst: int, src: int, count: int, kind: base.cudaMemcpyKind) -> Any
 
 
 def _drain_default_stream() -> None:
-    while _default_stream:
-        _default_stream.popleft()()
+    """The current device's."""
+    waiting = _default_streams[_current()]
+    while waiting:
+        waiting.popleft()()
 
 
 @base._call(0)

@@ -42,6 +42,7 @@ class cudaError_t(IntEnum):
     cudaErrorInsufficientDriver = 35
     cudaErrorNoDevice = 100
     cudaErrorInvalidDevice = 101
+    cudaErrorInvalidResourceHandle = 400
     cudaErrorNotReady = 600
     cudaErrorIllegalAddress = 700
     cudaErrorAssert = 710

@@ -44,7 +44,7 @@ class DeviceMemory:
     def __init__(self) -> None:
         self.cuda = fake_cuda_ipc.loaded()
         self.address = self.cuda.allocate(SIZE, 0)
-        self.handle = self.cuda.memory_handle(self.address)
+        self.handle = self.cuda.memory_handle(self.address, 0)
 
     def write(self, offset: int, content: bytes) -> None:
         ctypes.memmove(self.address + offset, content, len(content))
@@ -189,7 +189,7 @@ import sys
 from support import fake_cuda_ipc
 cuda = fake_cuda_ipc.loaded()
 address = cuda.allocate(4096, 0)
-print(cuda.memory_handle(address).hex(), flush=True)
+print(cuda.memory_handle(address, 0).hex(), flush=True)
 sys.stdin.read()
 """
 

@@ -25,7 +25,7 @@ from naiad.worker.backends.base import (
 from naiad.worker.device_regions import DeviceRegions
 from naiad.worker.execution import ExecutedBatch
 from naiad.worker.regions import RegionTable
-from support import fake_cuda_ipc, fake_cudart
+from support import fake_cuda_driver, fake_cuda_ipc, fake_cudart
 from support.worker_parts import (
     ScriptedBackend,
     batch_of,
@@ -263,7 +263,41 @@ def test_a_region_is_opened_on_its_gpu_and_on_the_only_one_that_is_seen(
     both = DeviceRegions(fake_cuda_ipc.loaded)
     both.define(cuda_region(handle, 256, 1, "second", region_id=2))
     assert both.span(2, 0, 4).device == 1
-    assert gpu.calls["cudaSetDevice"] == 2, "there and back: the backend's own stays current"
+    assert int(fake_cuda_ipc.cudaGetDevice()[1]) == 0, "the backend's own stays current"
+
+
+def test_memory_whose_size_cuda_does_not_tell_is_not_used(
+    table: RegionTable, handle: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(dptr: int) -> tuple[object, ...]:
+        return fake_cudart.cudaError_t.cudaErrorInvalidValue, None, None
+
+    monkeypatch.setattr(fake_cuda_driver, "cuMemGetAddressRange", fails)
+    with pytest.raises(RequestError, match=r"'theirs' cannot be opened: CUDA driver error 1 "):
+        table.device.span(1, 0, 4)
+    assert fake_cuda_ipc.open_count(handle) == 0
+
+
+def test_copies_are_made_on_the_gpu_of_the_memory(handle: bytes, gpu: fake_cudart.Device) -> None:
+    """For a worker of the CPU, whose models may make another one current."""
+    gpu.count = 2
+    both = DeviceRegions(fake_cuda_ipc.loaded)
+    both.define(cuda_region(handle, 256, 1, "second", region_id=2))
+    span = both.span(2, 0, 8)
+    on: list[int] = []
+    original = fake_cuda_ipc.cudaMemcpy
+
+    def copy(*arguments: Any) -> Any:
+        on.append(int(fake_cuda_ipc.cudaGetDevice()[1]))
+        return original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fake_cuda_ipc, "cudaMemcpy", copy)
+        both.write(span, bytes(8))
+        both.move(span, span)
+        assert bytes(both.host_copy(span)) == bytes(8)
+    assert on == [1, 1, 1]
+    assert int(fake_cuda_ipc.cudaGetDevice()[1]) == 0
 
 
 def test_two_regions_of_one_handle_are_closed_apart(table: RegionTable, handle: bytes) -> None:
