@@ -26,6 +26,9 @@ from naiad.testing.server import Server, serve
 from support.bystander import Bystanders, bystanders
 from support.chaos_server import ENVIRONMENT
 from support.hostile_bodies import HEAVY, Crowd, heavy
+from support.hostile_messages import FEWER_BYTES, MOST_BYTES, made
+from support.hostile_messages import HEAVY as MESSAGES
+from support.hostile_messages import heavy as heavy_message
 from support.repositories import add_identity
 from support.watched import MIB, Watched
 
@@ -221,6 +224,32 @@ def test_heavy_bodies(server: Server, request: pytest.FixtureRequest, rounds: in
     growth = HEAVY_GROWTH_BYTES_MAX
     with beside(server, is_full=is_full, growth_bytes_max=growth, elsewhere=elsewhere) as others:
         hit_with_bodies(server, others, rounds)
+
+
+def hit_with_messages(server: Server, _: Bystanders, rounds: int, size: int) -> None:
+    for name, status in [*MESSAGES.items()] * rounds:
+        assert (name, heavy_message(server.grpc_target, name, size)) == (name, status)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "size"),
+    [
+        pytest.param(1, FEWER_BYTES, id="short"),
+        pytest.param(20, MOST_BYTES, marks=pytest.mark.soak),
+    ],
+)
+def test_heavy_messages(
+    server: Server, request: pytest.FixtureRequest, rounds: int, size: int
+) -> None:
+    """Typed contents of millions, unknown fields, parameters, files and bombs over gRPC."""
+    for name in MESSAGES:
+        made(name, size)
+    is_full = rounds > 1
+    less = partial(hit_with_messages, rounds=max(1, rounds // HEAVY_RIVAL_PART), size=size)
+    elsewhere = at_rival(request, less, is_full)
+    growth = HEAVY_GROWTH_BYTES_MAX
+    with beside(server, is_full=is_full, growth_bytes_max=growth, elsewhere=elsewhere) as others:
+        hit_with_messages(server, others, rounds, size)
 
 
 def hit_slowly(server: Server, others: Bystanders, count: int) -> None:

@@ -24,7 +24,6 @@ from naiad.gateway.grpc_codec.wire import (
     FIELDS_MAX,
     LIGHT_BYTES,
     LIGHT_FIELDS_MAX,
-    LIGHT_STRUCTURE_BYTES,
     STRUCTURE_BYTES_MAX,
     is_light,
     next_field,
@@ -335,7 +334,36 @@ def test_what_is_beside_inputs_is_merged_a_part_at_a_time(monkeypatch: pytest.Mo
     found, steps = ended(request_in_steps(data))
     assert found == decoded_request(data)
     assert max(sizes) <= PART_BYTES + 200
+    assert len(sizes) <= sum(sizes) / PART_BYTES + 2
     assert steps > len(sizes)
+
+
+def test_many_raw_contents_are_looked_at_a_few_at_a_time() -> None:
+    """Reading a request of one input takes as many steps as there are parts; this has none."""
+    message = with_(raw_input_contents=[b""] * (FIELDS_MAX - 1))
+    _, steps = ended(request_in_steps(message.SerializeToString()))
+    _, fewest = ended(request_in_steps(with_().SerializeToString()))
+    assert steps - fewest == FIELDS_MAX / 512
+
+
+def test_inputs_that_are_large_themselves_are_read_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contents = service_pb2.InferTensorContents(fp32_contents=[1] * 2500)
+    one = Request.InferInputTensor(name="x", datatype="FP32", shape=[1], contents=contents)
+    data = with_(inputs=[one] * 30).SerializeToString()
+    counts = [0]
+    look = place_of
+
+    def looking(*given: Any) -> Any:
+        counts[-1] += 1
+        return look(*given)
+
+    monkeypatch.setattr(large, "place_of", looking)
+    for _ in request_in_steps(data):
+        counts.append(0)
+    assert sum(counts) == 30
+    assert max(counts) == 1
 
 
 @pytest.mark.parametrize(
@@ -348,8 +376,8 @@ def test_what_is_beside_inputs_is_merged_a_part_at_a_time(monkeypatch: pytest.Mo
         (with_(raw_input_contents=[bytes(10_000_000)] * 3, inputs=tensors(3)), True),
         (with_(raw_input_contents=[b""] * 2_000), False),
         (with_(outputs=[{"name": "x" * 30}] * LIGHT_FIELDS_MAX), False),
-        (with_(parameters=parameters(1, LIGHT_STRUCTURE_BYTES)), False),
-        (with_(parameters=parameters(1, LIGHT_STRUCTURE_BYTES - 100)), True),
+        (with_(parameters=parameters(1, 16 * 1024)), False),
+        (with_(parameters=parameters(1, 16 * 1024 - 100)), True),
     ],
 )
 def test_what_is_read_at_once_is_little(message: Any, light: bool) -> None:
