@@ -53,6 +53,8 @@ _BYTES_CONTENTS_TAG: Final = 8 << 3 | BYTES
 _FIXED: Final = {6 << 3 | BYTES: ("fp32_contents", 4), 7 << 3 | BYTES: ("fp64_contents", 8)}
 """Packed numbers that are a tensor's bytes already."""
 _CONTENTS_FIELDS: Final = 8
+_PART_BYTES_LEAST: Final = PART_BYTES // FIELDS_PER_STEP
+"""So much work a part of contents is at least."""
 _VARINT_BYTES_MAX: Final = 10
 
 T = TypeVar("T")
@@ -170,8 +172,13 @@ def _packed(parts: list[memoryview], name: str, datatype: str, model: str) -> St
     """What `packed_contents` makes of these contents, which are one message in parts."""
     wanted = field_of(datatype, name, model)
     found = bytearray()
+    read_bytes = 0
     for view in parts:
+        if read_bytes > PART_BYTES:
+            read_bytes = 0
+            yield
         end = len(view)
+        read_bytes += max(end, _PART_BYTES_LEAST)
         first = position = 0
         while position < end:
             start = position

@@ -346,24 +346,37 @@ def test_many_raw_contents_are_looked_at_a_few_at_a_time() -> None:
     assert steps - fewest == FIELDS_MAX / 512
 
 
-def test_inputs_that_are_large_themselves_are_read_one_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("part", "parts", "count"),
+    [(b"\x10\x05" * 3000, 100, 1), (b"\x10\x05" * 3000, 2, 30), (b"", FIELDS_MAX - 2, 3)],
+    ids=["many in one", "two in each", "empty"],
+)
+def test_contents_in_parts_are_read_a_few_at_a_time(
+    part: bytes, parts: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    contents = service_pb2.InferTensorContents(fp32_contents=[1] * 2500)
-    one = Request.InferInputTensor(name="x", datatype="FP32", shape=[1], contents=contents)
-    data = with_(inputs=[one] * 30).SerializeToString()
-    counts = [0]
-    look = place_of
+    field = b"\x2a" + varint(len(part)) + part
+    body = b"\x0a\x01x\x12\x05INT32" + field * parts
+    data = b"\x0a\x01m" + (b"\x2a" + varint(len(body)) + body) * count
+    expected = decoded_request(data)
+    sizes = [0]
+    calls = [0]
+    read = large._read
 
-    def looking(*given: Any) -> Any:
-        counts[-1] += 1
-        return look(*given)
+    def reading(message: bytes, *more: Any) -> bytes:
+        sizes[-1] += len(message)
+        calls[-1] += 1
+        return read(message, *more)
 
-    monkeypatch.setattr(large, "place_of", looking)
-    for _ in request_in_steps(data):
-        counts.append(0)
-    assert sum(counts) == 30
-    assert max(counts) == 1
+    monkeypatch.setattr(large, "_read", reading)
+    steps = request_in_steps(data)
+    assert stepped(data) == expected
+    sizes[:] = calls[:] = [0]
+    for _ in steps:
+        sizes.append(0)
+        calls.append(0)
+    assert sum(sizes) == len(part) * parts * count
+    assert max(sizes) <= 2 * PART_BYTES
+    assert max(calls) <= large.FIELDS_PER_STEP + 1
 
 
 @pytest.mark.parametrize(
