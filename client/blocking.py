@@ -173,11 +173,15 @@ class BlockingDriver:
 
     def drive(self, timeout_s: float | None) -> bool:
         """Send and receive until something was completed. False: not in time, or nothing to do."""
+        deadline_ns = deadline_after(timeout_s, "timeout")
         wish = Wish()
         with self._lock:
-            if not self.driver.session.unanswered:
-                return False
-            self._outcomes.wishes.append(wish)
+            is_answered = not self._session.unanswered
+            if not is_answered:
+                self._outcomes.wishes.append(wish)
+        if is_answered:
+            # The last was: its callbacks, in another thread maybe, may submit the next.
+            return self._callbacks.finish(deadline_ns)
         return self._wait_for_wish(wish, timeout_s)
 
     def _send_for_leader(self) -> None:

@@ -7,11 +7,15 @@ after he has let go of his locks; if a thread is at it already, that one runs th
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
 from naiad.client.futures import LOG, Future
 from naiad.client.leads import Lead
+
+TICK_S: Final = 0.001
+"""Between two looks at whether another thread has run what it began to run."""
 
 
 class Callbacks:
@@ -43,6 +47,19 @@ class Callbacks:
                         return
                     self._lead = lead
                 self._run()
+
+    def finish(self, deadline_ns: int) -> bool:
+        """Have all run that are called, here or in the thread that is at it; 0: however long it
+        takes. False: there were none, not all in time, or it is this thread that is at it."""
+        if not self.called or self.is_running_here:
+            return False
+        while self.called:
+            self.run()
+            if self.called:
+                if deadline_ns and time.monotonic_ns() >= deadline_ns:
+                    return False
+                time.sleep(TICK_S)
+        return True
 
     def _run(self) -> None:
         called = self.called

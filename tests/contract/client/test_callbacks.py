@@ -175,3 +175,42 @@ def test_an_interrupted_callback_leaves_the_others_to_who_leads(client: Client) 
     client.close()
     leader.join(PATIENCE_S)
     assert is_run
+
+
+def test_driving_goes_on_while_another_thread_runs_the_callback_that_submits(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is unanswered in between, and yet there is more to come."""
+    is_inside, may_leave = threading.Event(), threading.Event()
+    blocking = client._blocking
+
+    def submits(_: Future[Any]) -> None:
+        is_inside.set()
+        until(may_leave)
+        client.submit("echo", X)
+
+    first = client.submit("echo", X, callback=submits)
+    leader = threading.Thread(target=first.result)
+    leader.start()
+    until(is_inside)
+    assert not blocking.driver.session.unanswered
+    assert not client.drive(0.01)
+
+    def sleeps(_: float) -> None:
+        may_leave.set()
+        leader.join(PATIENCE_S)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("naiad.client.callbacks.time.sleep", sleeps)
+        assert client.drive()
+    assert blocking.driver.session.unanswered == 1
+    assert client.drive()
+    assert not client.drive()
+
+
+def test_a_callback_that_drives_when_nothing_is_unanswered_does_not_wait_for_itself(
+    client: Client,
+) -> None:
+    driven: list[bool] = []
+    client.submit("echo", X, callback=lambda _: driven.append(client.drive())).result(PATIENCE_S)
+    assert driven == [False]
