@@ -17,10 +17,10 @@ from naiad.client.requests import Buffer
 from naiad.gateway.calls import InferCall
 from naiad.gateway.grpc_codec import documents
 from naiad.gateway.grpc_codec.answers import encoded_answer
-from naiad.gateway.grpc_codec.large import request_in_steps
+from naiad.gateway.grpc_codec.large import parts_in_steps, request_in_steps
 from naiad.gateway.grpc_codec.loads import load_request
 from naiad.gateway.grpc_codec.requests import decoded_request, version_number
-from naiad.gateway.grpc_codec.wire import STRUCTURE_BYTES_MAX, is_light
+from naiad.gateway.grpc_codec.wire import is_light
 from naiad.gateway.long_work import LongWork
 from naiad.gateway.pending import region_names
 from naiad.gateway.phase import Phase
@@ -223,9 +223,9 @@ async def any_call_of(data: Buffer, caller: Caller, long_work: LongWork) -> Infe
     """The same of a large message, which others need not wait for."""
     if is_light(data):
         return call_of(data, caller)
-    steps = request_in_steps(data, caller.forwarded)
-    size = min(len(data), STRUCTURE_BYTES_MAX)  # nothing is done to raw contents
-    return _with_caller(await long_work.run(size, steps), caller)
+    parts = await long_work.run(0, parts_in_steps(data))
+    steps = request_in_steps(parts, caller.forwarded)
+    return _with_caller(await long_work.run(parts.size, steps), caller)
 
 
 def _with_caller(call: InferCall, caller: Caller) -> InferCall:

@@ -1,14 +1,16 @@
 """ModelStreamInfer: many requests and their answers on one stream, in order.
 
 A request that fails is an item with an error and the stream goes on, unless its caller asked for a
-status instead. Requests run side by side; their answers wait for those before them, because every
-model answers once. Owns the tasks of its requests: none outlives the stream.
+status instead. Requests are read one after the other and run side by side; their answers wait for
+those before them, because every model answers once. Owns the tasks of its requests: none outlives
+the stream.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from naiad.client.requests import Buffer
@@ -94,37 +96,63 @@ class Stream:
                 self._is_reading = False
                 if data is None:
                     return
-                task = asyncio.create_task(self._answer(data))
-                self._running.add(task)
-                task.add_done_callback(self._running.discard)
-                await self._answers.put(task)
+                await self._answers.put(await self._begun(data))
                 while self._unwritten_bytes > UNWRITTEN_BYTES_MAX:
                     self._was_written.clear()
                     await self._was_written.wait()
         finally:
             await self._answers.put(None)
 
-    async def _answer(self, data: Buffer) -> bytes:
-        """The stream's item for one request."""
-        item = await self._item(data)
+    async def _begun(self, data: Buffer) -> asyncio.Task[bytes]:
+        """The task of a request. It is read here and not there: however long that takes, those of
+        one stream reach their model in their order. It is in the budget until it is answered."""
+        budget = self._plane.budget
+        try:
+            budget.take(len(data))
+        except NaiadError as fault:
+            return self._started(fault, data, 0)
+        try:
+            call = await self._call(data)
+        except asyncio.CancelledError:
+            budget.give(len(data))
+            raise
+        return self._started(call, data, len(data))
+
+    async def _call(self, data: Buffer) -> InferCall | NaiadError:
+        try:
+            return await any_call_of(data, self._caller, self._plane.long_work)
+        except NaiadError as fault:
+            return fault
+        except Exception:
+            return unexpected("ModelStreamInfer")
+
+    def _started(
+        self, call: InferCall | NaiadError, data: Buffer, taken: int
+    ) -> asyncio.Task[bytes]:
+        task = asyncio.create_task(self._answer(call, data))
+        self._running.add(task)
+        task.add_done_callback(partial(self._ended, taken))
+        return task
+
+    def _ended(self, taken: int, task: asyncio.Task[bytes]) -> None:
+        self._running.discard(task)
+        self._plane.budget.give(taken)
+
+    async def _answer(self, call: InferCall | NaiadError, data: Buffer) -> bytes:
+        """The stream's item for one request, or for why it cannot be one."""
+        item = await self._item(call, data)
         self._unwritten_bytes += len(item)
         return item
 
-    async def _item(self, data: Buffer) -> bytes:
-        budget = self._plane.budget
-        taken = 0
-        call: InferCall | None = None
+    async def _item(self, call: InferCall | NaiadError, data: Buffer) -> bytes:
+        if isinstance(call, NaiadError):
+            return self._failed(call, data, None)
         try:
-            budget.take(len(data))
-            taken = len(data)
-            call = await any_call_of(data, self._caller, self._plane.long_work)
             return encoded_part(await self._plane.infer(call), is_final=True)
         except NaiadError as fault:
             return self._failed(fault, data, call)
         except Exception:
             return self._failed(unexpected("ModelStreamInfer"), data, call)
-        finally:
-            budget.give(taken)
 
     def _failed(self, fault: NaiadError, data: Buffer, call: InferCall | None) -> bytes:
         if self._wants_status:

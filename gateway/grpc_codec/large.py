@@ -8,7 +8,7 @@ time, and typed contents are cut where one element ends. Owns how large each par
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -61,15 +61,24 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 
 
-def request_in_steps(data: Buffer, added: m.Parameters | None = None) -> Steps[InferCall]:
-    """What `decoded_request` makes of it. Raises RequestError as that does, and beyond a limit."""
+class Parts(NamedTuple):
+    """A request whose fields were looked at once, as views of it."""
+
+    tensors: list[memoryview]
+    raw: list[Buffer]
+    beside: list[memoryview]
+    """All other fields, whole."""
+    size: int
+    """In bytes without raw contents, to which nothing is done."""
+
+
+def parts_in_steps(data: Buffer) -> Steps[Parts]:
+    """The parts of a ModelInferRequest. Raises RequestError for what is none, or beyond a limit."""
     view = memoryview(data)
-    message = ModelInferRequest()
     raw: list[Buffer] = []
     tensors: list[memoryview] = []
+    beside: list[memoryview] = []
     outputs = tensor_bytes = beside_bytes = 0
-    kept: list[memoryview] = []
-    kept_bytes = 0
     for count, (tag, position, start, end) in enumerate(fields(view), 1):
         if count % FIELDS_PER_STEP == 0:
             yield
@@ -82,19 +91,29 @@ def request_in_steps(data: Buffer, added: m.Parameters | None = None) -> Steps[I
         else:
             outputs += tag == _OUTPUT_TAG
             _check_count("outputs", outputs)
-            kept.append(view[position:end])
+            beside.append(view[position:end])
             beside_bytes += end - position
             _check_beside(end - position, beside_bytes)
-            kept_bytes += end - position
-            if kept_bytes > PART_BYTES:
-                _merge(message, kept)
-                kept_bytes = 0
-                yield
         if tensor_bytes + beside_bytes > STRUCTURE_BYTES_MAX:
             raise too_large(len(data) - sum(map(len, raw)))
+    return Parts(tensors, raw, beside, tensor_bytes + beside_bytes)
+
+
+def request_in_steps(parts: Parts, added: m.Parameters | None = None) -> Steps[InferCall]:
+    """What `decoded_request` makes of them. Raises RequestError as that does."""
+    message = ModelInferRequest()
+    kept: list[memoryview] = []
+    kept_bytes = 0
+    for field in parts.beside:
+        kept.append(field)
+        kept_bytes += len(field)
+        if kept_bytes > PART_BYTES:
+            _merge(message, kept)
+            kept_bytes = 0
+            yield
     _merge(message, kept)
     yield
-    inputs = yield from _inputs(tensors, raw, message.model_name)
+    inputs = yield from _inputs(parts.tensors, parts.raw, message.model_name)
     yield
     return request_with(message, inputs, added)
 

@@ -17,6 +17,7 @@ from naiad.gateway.grpc_codec.large import (
     FIELD_BYTES_MAX,
     INPUTS_PER_STEP,
     PART_BYTES,
+    parts_in_steps,
     request_in_steps,
 )
 from naiad.gateway.grpc_codec.requests import decoded_request, place_of
@@ -48,7 +49,12 @@ CONTENTS = {
 
 
 def stepped(data: bytes) -> InferCall:
-    return ended(request_in_steps(data))[0]
+    return ended(in_steps(data))[0]
+
+
+def in_steps(data: bytes) -> Generator[None, None, InferCall]:
+    parts = yield from parts_in_steps(data)
+    return (yield from request_in_steps(parts))
 
 
 def ended(steps: Generator[None, None, InferCall]) -> tuple[InferCall, int]:
@@ -177,7 +183,7 @@ def test_typed_contents_are_read_a_part_at_a_time(
         return read(message, *more)
 
     monkeypatch.setattr(large, "_read", reading)
-    found, steps = ended(request_in_steps(data))
+    found, steps = ended(in_steps(data))
     assert found == expected
     assert max(sizes) <= PART_BYTES + 12 + 130  # a tag, a size, the rest of an element
     assert steps > len(data) / max(large.COPIED_BYTES, 1)
@@ -217,7 +223,7 @@ def test_short_fields_are_looked_at_together(
 
     monkeypatch.setattr(large, "next_field", looking)
     monkeypatch.setattr(large, "_read", reading)
-    found, steps = ended(request_in_steps(data))
+    found, steps = ended(in_steps(data))
     assert found == expected
     assert max(looked) <= 2
     assert steps > len(contents) / (PART_BYTES + 10)
@@ -313,7 +319,7 @@ def test_many_inputs_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(large, "place_of", looking)
     data = with_(inputs=tensors(TENSORS_MAX)).SerializeToString()
-    for _ in request_in_steps(data):
+    for _ in in_steps(data):
         counts.append(0)
     assert sum(counts) == TENSORS_MAX
     assert max(counts) <= INPUTS_PER_STEP
@@ -331,7 +337,7 @@ def test_what_is_beside_inputs_is_merged_a_part_at_a_time(monkeypatch: pytest.Mo
     outputs = [{"name": "x" * 90}] * TENSORS_MAX
     message = with_(inputs=tensors(1), outputs=outputs, parameters=parameters(60, 100))
     data = message.SerializeToString()
-    found, steps = ended(request_in_steps(data))
+    found, steps = ended(in_steps(data))
     assert found == decoded_request(data)
     assert max(sizes) <= PART_BYTES + 200
     assert len(sizes) <= sum(sizes) / PART_BYTES + 2

@@ -1,0 +1,169 @@
+"""Requests of one stream reach their model in their order, however long each takes to be read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator
+from typing import Any, cast
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from naiad.gateway.calls import InferAnswer, InferCall
+from naiad.gateway.grpc_codec.wire import is_light
+from naiad.gateway.grpc_service import Caller
+from naiad.gateway.grpc_stream import Stream
+from naiad.gateway.long_work import UNDER_WAY_BYTES_MAX, LongWork
+from naiad.gateway.phase import Phase
+from naiad.gateway.plane import Budget, Plane
+
+BUDGET = 1_000_000
+
+
+class FakePlane:
+    """Answers every call when all have come, and remembers their order."""
+
+    def __init__(self, expected: int) -> None:
+        self.budget = Budget(BUDGET)
+        self.long_work = LongWork()
+        self.begun: list[str] = []
+        self._expected = expected
+        self._all = asyncio.Event()
+
+    async def infer(self, call: InferCall) -> InferAnswer:
+        self.begun.append(call.id)
+        if len(self.begun) == self._expected:
+            self._all.set()
+        await self._all.wait()
+        return InferAnswer(call.model, 1, call.id, ())
+
+
+class Client:
+    """One stream of requests."""
+
+    def __init__(self, plane: FakePlane) -> None:
+        self.items: list[Any] = []
+        self.stream = Stream(
+            cast(Plane, plane),
+            Phase(),
+            Caller(may_share_memory=True, may_manage=True),
+            wants_status=False,
+        )
+
+    async def run(self, *requests: bytes) -> list[tuple[str, str]]:
+        """(id, error) of each item."""
+        await self.stream.run(_each(requests), self._write)
+        return [(one.infer_response.id, one.error_message) for one in self.items]
+
+    async def _write(self, item: bytes) -> None:
+        self.items.append(service_pb2.ModelStreamInferResponse.FromString(item))
+
+
+async def _each(requests: tuple[bytes, ...]) -> AsyncIterator[bytes]:
+    for request in requests:
+        yield request
+
+
+def request(ident: str, count: int = 1) -> bytes:
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(
+        name="I", datatype="INT32", shape=[count]
+    )
+    tensor.contents.int_contents.extend([1] * count)
+    message: bytes = service_pb2.ModelInferRequest(
+        model_name="m", id=ident, inputs=[tensor]
+    ).SerializeToString()
+    return message
+
+
+LONG = request("long", 40_000)
+SHORT = [request(f"short{count}") for count in range(3)]
+
+
+def test_none_overtakes_one_that_takes_long_to_read() -> None:
+    async def main() -> None:
+        assert not is_light(LONG)
+        plane = FakePlane(4)
+        found = await Client(plane).run(SHORT[0], LONG, *SHORT[1:])
+        order = ["short0", "long", "short1", "short2"]
+        assert plane.begun == order
+        assert found == [(ident, "") for ident in order]
+        assert plane.budget.bytes == 0
+
+    asyncio.run(main())
+
+
+def test_other_streams_do_not_wait_for_it() -> None:
+    async def main() -> None:
+        plane = FakePlane(3)
+        await asyncio.gather(Client(plane).run(LONG), Client(plane).run(*SHORT[:2]))
+        assert plane.begun == ["short0", "short1", "long"]
+
+    asyncio.run(main())
+
+
+def test_one_that_cannot_be_read_keeps_its_place() -> None:
+    async def main() -> None:
+        plane = FakePlane(2)
+        found = await Client(plane).run(SHORT[0], LONG + b"\x07", SHORT[1])
+        assert [error[:28] for _, error in found] == ["", "the request is not a ModelIn", ""]
+        assert plane.begun == ["short0", "short1"]
+        assert plane.budget.bytes == 0
+
+    asyncio.run(main())
+
+
+def test_one_beyond_the_budget_keeps_its_place_and_takes_nothing() -> None:
+    async def main() -> None:
+        plane = FakePlane(2)
+        found = await Client(plane).run(SHORT[0], bytes(BUDGET + 1), SHORT[1])
+        assert [f"at most {BUDGET}" in error for _, error in found] == [False, True, False]
+        assert plane.budget.bytes == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 4, 6])
+def test_a_stream_that_is_given_up_holds_nothing(turns: int) -> None:
+    async def main() -> None:
+        plane = FakePlane(9)
+        task = asyncio.create_task(Client(plane).run(SHORT[0], LONG, *SHORT[1:]))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert plane.budget.bytes == 0
+        over = asyncio.Event()
+        over.set()
+        # Refused unless all of it is free again.
+        await plane.long_work.run(UNDER_WAY_BYTES_MAX, _until(over))
+
+    asyncio.run(main())
+
+
+def test_raw_contents_do_not_count_as_work() -> None:
+    """Nothing is done to them: with many fields beside them as few may be under way otherwise."""
+
+    async def main() -> None:
+        tensors = [
+            service_pb2.ModelInferRequest.InferInputTensor(name=f"I{n}", datatype="INT8", shape=[1])
+            for n in range(70)
+        ]
+        raw = service_pb2.ModelInferRequest(
+            model_name="m", inputs=tensors, raw_input_contents=[bytes(10_000)] * 70
+        ).SerializeToString()
+        assert not is_light(raw)
+        plane = FakePlane(1)
+        over = asyncio.Event()
+        others = plane.long_work.run(UNDER_WAY_BYTES_MAX - 5_000, _until(over))
+        task = asyncio.create_task(others)
+        await asyncio.sleep(0)
+        assert await Client(plane).run(raw) == [("", "")]
+        over.set()
+        await task
+
+    asyncio.run(main())
+
+
+def _until(over: asyncio.Event) -> Generator[None, None, None]:
+    while not over.is_set():
+        yield
