@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from naiad.protocol.errors import Code, NaiadError
+from naiad.protocol.errors import Code, NaiadError, Unavailable
 
 
 def told(fault: NaiadError) -> str:
@@ -10,3 +10,9 @@ def told(fault: NaiadError) -> str:
     if fault.code is Code.CONNECTION_LOST:
         return "the server's broker does not answer; try again"
     return fault.message
+
+
+def over_budget(why: str) -> Unavailable:
+    return Unavailable(
+        f"{why}; try again when others have been answered", code=Code.BUDGET_EXCEEDED
+    )

@@ -7,10 +7,10 @@ gateway are served meanwhile. Owns how many bytes may be worked on; knows nothin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Final, TypeVar
 
-from naiad.gateway.pending import over_budget
+from naiad.gateway.error_text import over_budget
 
 UNDER_WAY_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of what is being read and written; beyond, requests are refused. A tensor takes up to five times
@@ -25,7 +25,16 @@ class LongWork:
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
+        self._thread_turn = asyncio.Lock()
         self._under_way_bytes = 0
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """What comes of work that lets the event loop run beside it, one after the other.
+
+        Raises what it raises.
+        """
+        async with self._thread_turn:
+            return await asyncio.to_thread(work)
 
     async def run(self, size: int, steps: Steps[T]) -> T:
         """What comes of these steps, which work on `size` bytes.

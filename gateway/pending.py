@@ -37,9 +37,11 @@ from naiad.gateway.calls import (
     InferCall,
     RegionPart,
 )
+from naiad.gateway.error_text import over_budget
 from naiad.gateway.known_classes import Classes, KnownClasses
+from naiad.gateway.long_work import LongWork
 from naiad.gateway.users import NOBODY
-from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
+from naiad.protocol.errors import Code, InternalError, NaiadError, RequestError
 from naiad.protocol.messages import OutputRequest
 
 LOG: Final = logging.getLogger("naiad.gateway")
@@ -67,13 +69,15 @@ class Pending:
     """A call under way; `cancel` when nobody waits for it any more."""
 
     __slots__ = ("_call", "_classes", "_client", "_done", "_ended", "_id", "_is_over",
-                 "_known_classes", "_names", "_regions", "_retries", "_task")  # fmt: skip
+                 "_known_classes", "_long_work", "_names", "_regions", "_retries",
+                 "_task")  # fmt: skip
 
     def __init__(
         self,
         client: AsyncClient,
         regions: Regions,
         known_classes: KnownClasses,
+        long_work: LongWork,
         call: InferCall,
         done: Done,
         ended: Callable[[], None],
@@ -84,6 +88,7 @@ class Pending:
         self._done = done
         self._ended = ended
         self._known_classes = known_classes
+        self._long_work = long_work
         self._classes: Classes | None = None
         self._names = region_names(call)
         self._id = 0
@@ -136,9 +141,46 @@ class Pending:
 
     def set_result(self, result: InferResult, /) -> None:
         try:
-            self._end(answer_of(self._call, result, self._classes))
+            answer = answer_of(self._call, result)
+            if self._classes is not None:
+                self._classify(answer, self._classes)
+                return
+            self._end(answer)
         except NaiadError as fault:
             self._end(fault)
+
+    def _classify(self, answer: InferAnswer, classes: Classes) -> None:
+        """At once, or beside others when that takes long. Raises RequestError."""
+        from naiad.gateway.classification import classified, is_light
+
+        counts = {one.name: one.classification for one in self._call.outputs}
+        wanted = [(one, counts.get(one.name, 0)) for one in answer.outputs]
+        if is_light(wanted, classes):
+            rows = [classified(one, count, classes) if count else one for one, count in wanted]
+            self._end(answer._replace(outputs=tuple(rows)))
+            return
+        self._id = 0  # the client library has no more to do with it
+        work = self._classify_apart(answer, wanted, classes)
+        self._task = asyncio.get_running_loop().create_task(work)
+
+    async def _classify_apart(
+        self, answer: InferAnswer, wanted: list[tuple[AnswerOutput, int]], classes: Classes
+    ) -> None:
+        from naiad.gateway.classification import classified_apart
+
+        try:
+            rows = [
+                await classified_apart(one, count, classes, self._long_work) if count else one
+                for one, count in wanted
+            ]
+            outcome: Outcome = answer._replace(outputs=tuple(rows))
+        except NaiadError as fault:
+            outcome = fault
+        except Exception:
+            LOG.exception("an answer could not be classified")
+            outcome = InternalError("classification failed inside the gateway; see its log")
+        self._task = None
+        self._end(outcome)
 
     def set_exception(self, fault: NaiadError, /) -> None:
         if self._names and self._retries and fault.code is Code.NOT_FOUND:
@@ -256,28 +298,11 @@ def _checked(part: RegionPart) -> RegionPart:
     return part
 
 
-def answer_of(call: InferCall, result: InferResult, classes: Classes | None) -> InferAnswer:
-    """What came back, with classes where they were asked for."""
+def answer_of(call: InferCall, result: InferResult) -> InferAnswer:
+    """What came back."""
     if call.outputs:
         elsewhere = {one.name for one in call.outputs if one.region is not None}
         rows = [AnswerOutput._make(row) for row in result.raw(elsewhere)]
     else:
         rows = [AnswerOutput._make(row) for row in result.raw()]
-    if classes is not None:
-        rows = _classified(call, rows, classes)
     return InferAnswer(call.model, result.version, call.id, tuple(rows), result.parameters)
-
-
-def _classified(call: InferCall, rows: list[AnswerOutput], classes: Classes) -> list[AnswerOutput]:
-    from naiad.gateway.classification import classified
-
-    counts = {one.name: one.classification for one in call.outputs}
-    return [
-        classified(row, counts[row.name], classes) if counts.get(row.name) else row for row in rows
-    ]
-
-
-def over_budget(why: str) -> Unavailable:
-    return Unavailable(
-        f"{why}; try again when others have been answered", code=Code.BUDGET_EXCEEDED
-    )

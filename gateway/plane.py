@@ -15,10 +15,11 @@ from naiad.client.event_loop import Receiver
 from naiad.client.requests import Buffer, Prepared
 from naiad.config.names import model_name_fault
 from naiad.gateway.calls import InferAnswer, InferCall
+from naiad.gateway.error_text import over_budget
 from naiad.gateway.known_classes import KnownClasses
 from naiad.gateway.limits import Limits
 from naiad.gateway.long_work import LongWork
-from naiad.gateway.pending import SERVER_FULL, Done, Outcome, Pending, over_budget
+from naiad.gateway.pending import SERVER_FULL, Done, Outcome, Pending
 from naiad.gateway.turns import Turns
 from naiad.gateway.uploads import PREFIX, checked_files, written
 from naiad.protocol.checks import INT64_MAX
@@ -145,7 +146,9 @@ class Plane:
         """
         if self.in_flight >= self.limits.requests_in_flight_max:
             raise self._too_many()
-        pending = Pending(self.client, self._regions, self._classes, call, done, self.ended)
+        pending = Pending(
+            self.client, self._regions, self._classes, self.long_work, call, done, self.ended
+        )
         pending.start()
         self.in_flight += 1
         return pending

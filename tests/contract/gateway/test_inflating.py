@@ -39,7 +39,13 @@ class EndingPlane(Plane):
         self.bytes_seen.append(self.budget.bytes)
         self.bodies.append(weakref.ref(cast("memoryview", call.inputs[0].data)))
         pending = Pending(
-            cast("AsyncClient", None), self._regions, self._classes, call, done, lambda: None
+            cast("AsyncClient", None),
+            self._regions,
+            self._classes,
+            self.long_work,
+            call,
+            done,
+            lambda: None,
         )
         loop = asyncio.get_running_loop()
         if self._fault:
