@@ -9,7 +9,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from gpu_checks import kernel_trt, rows
+from gpu_checks import in_place, kernel_trt, rows
 from gpu_checks.backend_requests import ELEMENT_BYTES, Batch, loaded, with_kernel
 from gpu_checks.gpu import Gpu, host_microseconds, segment
 from gpu_checks.host_memory import RATE_SHARE_MIN
@@ -37,6 +37,7 @@ BUSY_US: Final = 200.0
 
 def prove(options: Options) -> Iterator[Row]:
     yield from _results()
+    yield from in_place.prove()
     yield from _small()
     yield from _graphed()
     yield from _large()

@@ -92,7 +92,7 @@ class ICudaEngine:
     def __init__(self, told: dict[str, Any], logger: ILogger) -> None:
         self.width: int = told["width"]
         self.busy_us: float = told["busy_us"]
-        self._rows_max: int = told["rows_max"]
+        self.rows_max: int = told["rows_max"]
         self.logger = logger
         self.gpu = Gpu()
         self.kernels = Kernels(self.gpu)
@@ -124,7 +124,7 @@ class ICudaEngine:
         return TensorLocation.DEVICE
 
     def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Dims]:
-        return [Dims((rows, self.width)) for rows in (1, self._rows_max, self._rows_max)]
+        return [Dims((rows, self.width)) for rows in (1, self.rows_max, self.rows_max)]
 
     def get_tensor_profile_values(self, name: int, profile_index: str) -> list[list[int]]:
         """The keyword names are interchanged, as in the real package."""
@@ -165,7 +165,8 @@ class IExecutionContext:
         return [] if self._shape else ["x"]
 
     def get_max_output_size(self, name: str) -> int:
-        return self._count() * ELEMENT_BYTES
+        """Over the whole profile, as the real package says, whatever shape is set."""
+        return self.engine.rows_max * self.engine.width * ELEMENT_BYTES if self._shape else -1
 
     def set_tensor_address(self, name: str, memory: int) -> bool:
         self._addresses[name] = memory

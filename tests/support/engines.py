@@ -155,6 +155,34 @@ def write_blur(directory: Path) -> Path:
     )
 
 
+REST = np.arange(1000, dtype=np.float32)
+REST_CONFIG: dict[str, Any] = {
+    "max_batch_size": 0,
+    "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
+    "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
+}
+
+
+def write_rest(directory: Path) -> Path:
+    """An output that shrinks as the input grows: of 1000 numbers the last 1000 - n, plus x[0]."""
+    return write_model(
+        directory,
+        [
+            ("Shape", ["x"], ["n"]),
+            ("Slice", ["numbers", "n", "end", "axis"], ["part"]),
+            ("Gather", ["x", "axis"], ["first"]),
+            ("Add", ["part", "first"], ["y"]),
+        ],
+        [Tensor("x", "FP32", ["n"])],
+        [Tensor("y", "FP32", ["m"])],
+        initialisers={"numbers": REST, "end": np.array([1000]), "axis": np.array([0])},
+    )
+
+
+def rest(x: Array) -> Array:
+    return REST[len(x) :] + x[0]
+
+
 def write_nonzero(directory: Path) -> Path:
     """An output whose size depends on the data."""
     return write_model(

@@ -9,6 +9,7 @@ tests/contract/backends/test_tensorrt_api.py. One long file, as what it stands i
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -98,8 +99,8 @@ def plan(
     `formats` by tensor (or "x in 1": in that profile), `untold` (outputs whose shape depends on the
     data, with their dims), `device_bytes` (what a context takes), `trip` (a file: while it is
     there, the kernel removes it and traps), `has_host_code` (a version-compatible plan), `plugins`
-    (a library it needs), `hold` (a file: while it is there, the kernel takes its time), `host`
-    (outputs that lie in host memory) and `slack` (bytes that the kernel spoils behind an output).
+    (a library it needs), `hold` (a file: while it is there, the kernel takes its time) and `host`
+    (outputs that lie in host memory).
     """
     header = {"profiles": profiles, "values": values or {}, **header}
     told = json.dumps({"version": __version__, "capability": "9.0", **header}).encode()
@@ -335,6 +336,8 @@ class IExecutionContext:
         self._known: dict[Any, dict[str, tuple[int, ...]]] = {}
         self._inferred: dict[str, tuple[int, ...]] | None = None
         """The outputs' shapes as they were inferred last, whatever has changed in host memory."""
+        self._bounds: dict[str, int] | None = None
+        """The most elements of each output in the profile."""
         self._executed: dict[str, tuple[int, ...]] = {}
         """The shapes of the last execution outside of a capture."""
 
@@ -389,9 +392,12 @@ class IExecutionContext:
         return []
 
     def get_max_output_size(self, name: str) -> int:
-        shape = self._outputs_shapes()[name]
-        more: int = self.engine._header.get("slack", 0)
-        return int(np.prod(shape)) * self._dtype(name).itemsize + more
+        """Over the whole profile, whatever shapes are set: of all its corners the greatest."""
+        if self.active_optimization_profile < 0 or set(self._shapes) != set(self.engine._inputs):
+            return -1
+        if self._bounds is None:
+            self._bounds = self._profile_bounds()
+        return self._bounds[name] * self._dtype(name).itemsize
 
     def set_tensor_address(self, name: str, memory: int) -> bool:
         if not memory:
@@ -463,15 +469,38 @@ class IExecutionContext:
         return np.frombuffer(ctypes.string_at(address, size), dtype).reshape(shape)
 
     def _write(self, name: str, array: Any, address: int) -> None:
-        slack = self.engine._header.get("slack", 0)
-        self._check(name, address, array.nbytes + slack)
+        self._check(name, address, array.nbytes)
         ctypes.memmove(address, array.tobytes(), array.nbytes)
-        ctypes.memset(address + array.nbytes, fake_cudart.POISON, slack)
 
     def _check(self, name: str, address: int, size: int) -> None:
         is_host = self.engine.get_tensor_location(name) is TensorLocation.HOST
         if not is_host and not fake_cudart.device.holds(address, size):
             raise Trap(700)
+
+    def _profile_bounds(self) -> dict[str, int]:
+        """By runs of zeros in the least and the greatest shape of each input, in all combinations;
+        such as no graph admits are none."""
+        engine, profile = self.engine, max(0, self.active_optimization_profile)
+        choices = []
+        for name in engine._inputs:
+            if -1 in engine.get_tensor_shape(name).shape:
+                found = engine.get_tensor_profile_shape(name, profile)
+                choices.append([(name, found[0].shape), (name, found[2].shape)])
+            else:
+                choices.append([(name, engine.get_tensor_shape(name).shape)])
+        hosts = engine._header["values"]
+        bounds = dict.fromkeys(engine._outputs, 0)
+        for corner in itertools.product(*choices):
+            feeds = {name: np.zeros(shape, self._dtype(name)) for name, shape in corner}
+            for name, triple in hosts.items():
+                feeds[name] = np.array(triple[2], self._dtype(name)).reshape(dict(corner)[name])
+            try:
+                outputs = engine.outputs_of(feeds)
+            except Exception:  # sizes that do not go together
+                continue
+            for name, array in outputs.items():
+                bounds[name] = max(bounds[name], array.size)
+        return bounds
 
     def _outputs_shapes(self) -> dict[str, tuple[int, ...]]:
         """By a run with zeros, and the values of shape tensors."""

@@ -77,6 +77,15 @@ def test_methods_have_the_parameters_of_the_real_ones(
     assert shortest in required
 
 
+def test_the_bound_of_an_output_is_that_of_its_profile(bindings: Any) -> None:
+    """Not of the shapes that are set: the fakes of it answer for the whole profile."""
+    text = bindings.IExecutionContext.get_max_output_size.__doc__
+    assert "upper bound" in text
+    assert "in bytes, based on the current optimization profile.\n" in text
+    assert "not yet set" in text
+    assert "returns -1" in text
+
+
 def test_the_keyword_names_of_profile_values_are_still_interchanged(bindings: Any) -> None:
     """The backend passes them by position; when this fails, it may as well say their names."""
     assert "name: typing.SupportsInt, profile_index: str" in (

@@ -20,6 +20,7 @@ from gpu_checks import (
     data_path,
     faults,
     host_memory,
+    in_place,
     order,
     server,
     waiting,
@@ -29,6 +30,7 @@ from gpu_checks import (
 )
 from gpu_checks.rows import FAIL, PASS, SKIPPED, Row
 from gpu_checks.steps import Options
+from naiad.worker.backends.tensorrt.data_path import DataPath
 from support import fake_cuda_ipc, fake_gpu, fake_gpu_driver, fake_gpu_nvrtc
 from support.fake_cudart import Device, cudaError_t
 
@@ -262,6 +264,17 @@ def test_the_data_path(device: Device) -> None:
     assert overlap is not None
     assert not device.registered
     assert not device.pinned
+
+
+def test_outputs_that_are_not_written_in_place_are_found_out(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DataPath, "_writable", lambda *_: 0)
+    found = [(row.what, row.verdict, row.measured) for row in in_place.prove()]
+    assert found == [
+        ("3 rows on the GPU, of 32 that the profile admits: 2x + 1", PASS, "equal"),
+        ("and they are read and written in place", FAIL, "1 copies"),
+    ]
 
 
 def test_graphs_that_are_not_made_are_found_out(

@@ -220,18 +220,36 @@ def test_batches_allocate_nothing_on_the_device(affine: Served, gpu: fake_cudart
     assert gpu.used == 4 * memory.BUFFER_BYTES_MIN
 
 
-def test_outputs_that_need_more_than_their_elements_have_it_from_the_start(
-    tmp_path: Path, gpu: fake_cudart.Device
+def rest(tmp_path: Path, sizes: list[int], *, is_host: bool) -> Served:
+    directory = engines.write_rest(tmp_path / "rest")
+    put_plan(directory, [{"x": [[size] for size in sizes]}], host=["y"] if is_host else [])
+    (output,) = engines.REST_CONFIG["output"]
+    output = {**output, "is_shape_tensor": is_host}
+    return load(directory, {**engines.REST_CONFIG, "output": [output]})
+
+
+@pytest.mark.parametrize("sizes", [[4, 100, 200], [4, 200, 200]])
+@pytest.mark.parametrize("is_host", [False, True])
+def test_outputs_that_shrink_as_inputs_grow_have_room_from_the_start(
+    tmp_path: Path, gpu: fake_cudart.Device, sizes: list[int], is_host: bool
 ) -> None:
-    directory = put_plan(engines.write_affine(tmp_path / "affine"), AFFINE, slack=1000)
-    backend = TensorRTBackend(engines.importer)
-    backend.load(engines.on_gpu(directory))
+    served = rest(tmp_path, sizes, is_host=is_host)
     before = gpu.calls["cudaMalloc"]
-    backend.warm_up()
-    array = random(4, 4)
-    served = Served(TensorRTBackend(engines.importer), engines.on_gpu(directory))
-    np.testing.assert_array_equal(served.ask({"x": array})["y"], 2 * array + 1)
-    assert gpu.calls["cudaMalloc"] == 2 * before
+    for size in (200, 4, 50, 200):
+        array = random(size)
+        np.testing.assert_array_equal(served.ask({"x": array})["y"], engines.rest(array))
+    assert gpu.calls["cudaMalloc"] == before
+
+
+@pytest.mark.parametrize("is_host", [False, True])
+def test_outputs_beyond_what_the_engine_told_get_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_host: bool
+) -> None:
+    monkeypatch.setattr(fake_trt.IExecutionContext, "get_max_output_size", lambda *_: -1)
+    served = rest(tmp_path, [4, 200, 200], is_host=is_host)
+    for size in (200, 4, 50, 200):
+        array = random(size)
+        np.testing.assert_array_equal(served.ask({"x": array})["y"], engines.rest(array))
 
 
 def test_unload_gives_everything_back(affine: Served, gpu: fake_cudart.Device) -> None:

@@ -362,3 +362,57 @@ def test_only_who_is_told_to_spin_does_not_sleep(
     served.ask({"x": random(2, 4)})
     assert bool(pauses) is not is_spinning
     assert all(streams.POLL_SECONDS_MIN <= one <= streams.POLL_SECONDS_MAX for one in pauses)
+
+
+# --- Buffers that move -------------------------------------------------------------------------
+
+
+def rest(tmp_path: Path, *sizes: int) -> Served:
+    directory = put_plan(engines.write_rest(tmp_path / "rest"), [{"x": [[4], [200], [300]]}])
+    asked = graphs(*[spec(0, x=[size]) for size in sizes])
+    return load(directory, {**engines.REST_CONFIG, **asked})
+
+
+def ask_rest(served: Served, size: int) -> None:
+    array = random(size)
+    np.testing.assert_array_equal(served.ask({"x": array})["y"], engines.rest(array))
+
+
+def test_graphs_whose_outputs_shrink_as_inputs_grow_serve_on(
+    tmp_path: Path, gpu: fake_cudart.Device
+) -> None:
+    served = rest(tmp_path, 200, 50)
+    for launched, size in enumerate((200, 50, 200, 50), 1):
+        ask_rest(served, size)
+        ask_rest(served, 4)
+        assert gpu.calls["cudaGraphLaunch"] == launched
+
+
+def test_a_graph_ends_with_the_buffer_that_it_was_captured_over(
+    tmp_path: Path,
+    gpu: fake_cudart.Device,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The engine tells no bound, so that a greater output moves its buffer."""
+    monkeypatch.setattr(fake_trt.IExecutionContext, "get_max_output_size", lambda *_: -1)
+    served = rest(tmp_path, 200)
+    ask_rest(served, 200)
+    assert gpu.calls["cudaGraphLaunch"] == 1
+    ask_rest(served, 4)
+    before = gpu.calls["cudaGraphExecDestroy"]
+    ask_rest(served, 200)
+    assert gpu.calls["cudaGraphLaunch"] == 1
+    assert gpu.calls["cudaGraphExecDestroy"] == before + 1
+    ask_rest(served, 200)
+    assert caplog.text.count("CUDA graphs are dropped") == 1
+
+
+def test_a_graph_whose_capture_moves_a_buffer_ends_those_before(
+    tmp_path: Path, gpu: fake_cudart.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_trt.IExecutionContext, "get_max_output_size", lambda *_: -1)
+    served = rest(tmp_path, 200, 50)
+    for size in (50, 200, 50, 200):
+        ask_rest(served, size)
+    assert gpu.calls["cudaGraphLaunch"] == 2

@@ -69,7 +69,7 @@ class Context:
         return tuple(self._context.get_tensor_shape(name))
 
     def size_max(self, name: str) -> int:
-        """Bytes that an output takes at most, as far as TensorRT knows."""
+        """The upper bound over the profile, as far as TensorRT knows."""
         return int(self._context.get_max_output_size(name))
 
     def bind(self, name: str, address: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from naiad.protocol.datatypes import NUMPY_NAME, element_count
+from naiad.protocol.datatypes import NUMPY_NAME
 from naiad.protocol.errors import Code, ModelError
 from naiad.worker.backends.base import ModelRequest, ModelResponse
 from naiad.worker.backends.tensorrt.client_memory import ClientMemory, address_of
@@ -25,7 +25,7 @@ from naiad.worker.backends.tensorrt.graphs import CapturedGraph, CapturedGraphs
 from naiad.worker.backends.tensorrt.incoming import Incoming
 from naiad.worker.backends.tensorrt.memory import BufferSet, ResultMemory
 from naiad.worker.backends.tensorrt.outgoing import Outgoing
-from naiad.worker.backends.tensorrt.profiles import Profile, Shape
+from naiad.worker.backends.tensorrt.profiles import Profile
 from naiad.worker.backends.tensorrt.streams import Streams
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class DataPath:
             name = binding.name
             size = binding.size_bytes(greatest[name])
             if binding.is_host:
-                self._own_host_memory(binding, greatest[name])
+                self._own_host_memory(binding, size)
                 if name in self.profile.values:
                     self._host[name][:] = self.profile.values[name].greatest
             else:
@@ -88,17 +88,17 @@ class DataPath:
                 continue
             size = max(binding.size_bytes(shape), executor.size_max(name))
             if binding.is_host:
-                self._own_host_memory(binding, shape)
+                self._own_host_memory(binding, size)
             else:
                 for one in sets:
                     one.reserve_output(name, size)
                 results[name] = max(size, results.get(name, 0))
         self._is_told_late = bool(self._untold) or any(name in self._host for name in self._outputs)
 
-    def _own_host_memory(self, binding: Binding, shape: Shape) -> None:
+    def _own_host_memory(self, binding: Binding, size: int) -> None:
         name = binding.name
-        dtype = NUMPY_NAME.get(binding.datatype, "uint16")
-        room = self._host[name] = np.zeros(max(1, element_count(shape)), dtype)
+        dtype = np.dtype(NUMPY_NAME.get(binding.datatype, "uint16"))
+        room = self._host[name] = np.zeros(max(1, size // dtype.itemsize), dtype)
         self.executor.bind(name, address_of(room))
 
     def _room_now(self, name: str, size: int) -> int:
@@ -180,8 +180,11 @@ class DataPath:
                     code=Code.MODEL_OUTPUT_INVALID,
                 )
             flight.results[name] = shape, None
-            if not binding.is_host:
-                size = max(binding.size_bytes(shape), executor.size_max(name))
+            size = binding.size_bytes(shape)
+            if binding.is_host:
+                if size > self._host[name].nbytes:
+                    self._own_host_memory(binding, size)
+            else:
                 address = self._writable(name, flight, size) if in_turn else 0
                 executor.bind(name, address or device.room(name, size))
 

@@ -32,7 +32,10 @@ class Executor(Protocol):
         ...
 
     def size_max(self, name: str) -> int:
-        """Bytes that an output takes at most with these inputs; 0 when its shape says it all."""
+        """Bytes that an output takes at most, whatever inputs the profile admits; below 1: unknown.
+
+        What an output of known `shape` takes is told by that alone.
+        """
         ...
 
     def bind(self, name: str, address: int) -> None:

@@ -1,11 +1,13 @@
 """CUDA graphs of one data path: captured when the model is loaded, launched instead of executing.
 
-A graph replays one execution of certain shapes in a certain set of buffers. Owns what was captured;
-which is to be captured is graph_specs.py's, and capturing the data path's business.
+A graph replays one execution of certain shapes in a certain set of buffers, at the addresses that
+these had: when one of them moves, the graphs of the set end. Owns what was captured; which is to be
+captured is graph_specs.py's, and capturing the data path's business.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +15,8 @@ from naiad.worker.backends.tensorrt.graph_specs import GraphSpec
 from naiad.worker.backends.tensorrt.memory import BufferSet
 from naiad.worker.backends.tensorrt.profiles import Shape
 from naiad.worker.backends.tensorrt.streams import Streams
+
+_log = logging.getLogger(__name__)
 
 Key = tuple[int, tuple[tuple[str, Shape], ...]]
 
@@ -30,11 +34,14 @@ class CapturedGraphs:
         self._exact: dict[Key, CapturedGraph] = {}
         self._padding: dict[int, list[CapturedGraph]] = {}
         """Those that serve smaller batches as well, by set, the smallest first."""
+        self._moves: dict[int, int] = {}
+        """Of each set, how often its buffers had moved when its graphs were captured."""
 
     def __len__(self) -> int:
         return len(self._exact)
 
     def add(self, buffers: BufferSet, captured: CapturedGraph) -> None:
+        self._drop_moved(buffers)
         key = _key(buffers, captured.spec.shapes)
         if key in self._exact:  # the config has it twice
             self._streams.drop_graph(captured.graph)
@@ -52,6 +59,7 @@ class CapturedGraphs:
         model that does not batch)."""
         if not self._exact:
             return None
+        self._drop_moved(buffers)
         exact = self._exact.get(_key(buffers, shapes))
         if exact is not None:
             return exact
@@ -62,6 +70,23 @@ class CapturedGraphs:
             ):
                 return one
         return None
+
+    def _drop_moved(self, buffers: BufferSet) -> None:
+        """Drop what was captured in this set before one of its buffers moved."""
+        moves = buffers.device.moves
+        if self._moves.setdefault(id(buffers), moves) == moves:
+            return
+        self._moves[id(buffers)] = moves
+        self._padding.pop(id(buffers), None)
+        gone = [key for key in self._exact if key[0] == id(buffers)]
+        if gone:
+            _log.warning(
+                "%d CUDA graphs are dropped, such batches run without: an output needed more than "
+                "the engine said at the load, and its buffer moved",
+                len(gone),
+            )
+        for key in gone:
+            self._streams.drop_graph(self._exact.pop(key).graph)
 
     def close(self) -> None:
         self._padding.clear()

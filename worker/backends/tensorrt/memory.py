@@ -2,7 +2,7 @@
 
 A device buffer is reserved at its tensor's maximum over all profiles (one profile of an instance
 runs at a time), allocated once and used for every batch; only outputs whose size depends on the
-data may grow later.
+data, or is larger than the engine told, may grow later, and move then.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class DeviceBuffers:
         self._cuda = cuda
         self._wanted: dict[str, int] = {}
         self._held: dict[str, tuple[int, int]] = {}
+        self.moves = 0
+        """How often an address that was given out has ended; a graph may hold it still."""
 
     def reserve(self, name: str, size: int) -> None:
         """`allocate` is to make room for this many bytes at least."""
@@ -56,6 +58,7 @@ class DeviceBuffers:
             address, has = held
             if size <= has:
                 return address
+            self.moves += 1
             self._cuda.free(address)
             del self._held[name]
         size = max(size, self._wanted.get(name, BUFFER_BYTES_MIN))
