@@ -31,9 +31,9 @@ class CountingCopies:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runtime, name)
 
-    def cudaMemcpyAsync(self, *arguments: Any) -> Any:
+    def cudaMemcpyAsync(self, dst: int, src: int, count: int, kind: Any, stream: Any) -> Any:
         self.copies += 1
-        return self._runtime.cudaMemcpyAsync(*arguments)
+        return self._runtime.cudaMemcpyAsync(dst, src, count, kind, stream)
 
 
 def prove() -> Iterator[Row]:

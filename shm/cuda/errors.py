@@ -25,6 +25,9 @@ STICKY_WORDS: Final = {
     717: "operation not supported on global/shared address space",
     718: "invalid program counter",
     719: "unspecified launch failure",
+    721: "tensor memory not completely freed",
+    810: "the MPS client has been terminated by the server",
+    911: "an async error has occured in external entity outside of CUDA",
 }
 """The errors that CUDA never leaves again, in its own words. UNKNOWN_ERROR is another, but its
 words ("unknown error") say nothing by themselves."""

@@ -24,7 +24,9 @@ from support.fake_streams import Entry, Order, Reached, Stream, Threads, Timing,
 
 POISON = 0xCD
 ALIGNMENT = 256
-STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999})
+STICKY = frozenset(
+    {214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999}
+)
 
 cudaStreamNonBlocking = 1
 cudaEventDefault = 0

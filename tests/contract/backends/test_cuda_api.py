@@ -155,9 +155,7 @@ def test_whatever_the_backend_calls_is_in_both() -> None:
 
 
 class Fakes:
-    """What the worker's own calls are tested with; cudaDeviceSynchronize is test_gpu_health's."""
-
-    cudaDeviceSynchronize = None
+    """What the worker's own calls are tested with."""
 
 
 for _name in dir(fake_cudart):
@@ -172,8 +170,9 @@ def test_whatever_is_called_for_shared_memory_is_in_both() -> None:
 
 
 def test_whatever_is_called_of_the_driver_is_there() -> None:
-    used = named(files(), "cu")
-    assert set(used) >= {"cuMemGetAddressRange", "cuInit", "cuDevicePrimaryCtxGetState"}
+    """But by ctypes: gpu_health.py's calls are test_gpu_health's."""
+    used = named([path for path in files() if path.name != "gpu_health.py"], "cu")
+    assert set(used) >= {"cuMemGetAddressRange", "cuInit"}
     ours = {name: where for name, where in used.items() if "modules.py" not in where}  # by ctypes
     assert {n: w for n, w in ours.items() if not hasattr(driver, n)} == {}
 

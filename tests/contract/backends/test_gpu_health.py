@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+import ctypes
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from naiad.shm.cuda.errors import DRIVER_MODULE, RUNTIME_MODULE, STICKY_WORDS
+from naiad.shm.cuda.errors import RUNTIME_MODULE, STICKY_ERRORS, STICKY_WORDS, UNKNOWN_ERROR
+from naiad.worker import gpu_health
 from naiad.worker.backends.base import InstanceLost
-from naiad.worker.gpu_health import GpuHealth
+from naiad.worker.gpu_health import GpuHealth, loaded_driver
 from support.real_packages import real_package
 
 TORCH = "RuntimeError: CUDA error: an illegal memory access was encountered\nCUDA kernel errors"
@@ -18,46 +20,107 @@ ORT = "ONNX Runtime: CUDA failure 719: unspecified launch failure ; GPU=0 ; host
 CUPY = "CUDARuntimeError: cudaErrorAssert: device-side assert triggered"
 
 
-class FakeCuda:
-    """Driver and runtime in one; `error` is what the context answers."""
+class FakeDriver:
+    """libcuda with one device, as C has it: results in place, and the error returned."""
 
-    def __init__(self, error: int, *, is_active: bool = True) -> None:
-        self._error = error
+    DEVICE, CONTEXT = 7, 1 << 40
+
+    def __init__(self, errors: dict[str, int], *, is_active: bool = True) -> None:
+        self._errors = errors
         self._is_active = is_active
+        self._current: list[int] = []
+        self.held = 0
 
-    def cuInit(self, Flags: int) -> tuple[int]:
-        return (0,)
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("cu"):
+            error = self._errors.get(name)
+            if error:
+                return lambda *_: error
+        return object.__getattribute__(self, name)
 
-    def cuDeviceGet(self, ordinal: int) -> tuple[int, int]:
-        return 0, ordinal
+    def cuInit(self, flags: int) -> int:
+        assert flags == 0
+        return 0
 
-    def cuDevicePrimaryCtxGetState(self, dev: int) -> tuple[int, int, bool]:
-        return 0, 0, self._is_active
+    def cuDeviceGet(self, device: Any, ordinal: int) -> int:
+        assert ordinal == 0
+        device._obj.value = self.DEVICE
+        return 0
 
-    def cudaDeviceSynchronize(self) -> tuple[int]:
+    def cuDevicePrimaryCtxGetState(self, device: ctypes.c_int, flags: Any, active: Any) -> int:
+        assert device.value == self.DEVICE
+        flags._obj.value, active._obj.value = 4, self._is_active
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: ctypes.c_int) -> int:
         assert self._is_active, "this would make a context"
-        return (self._error,)
+        assert device.value == self.DEVICE
+        context._obj.value = self.CONTEXT
+        self.held += 1
+        return 0
+
+    def cuCtxPushCurrent_v2(self, context: ctypes.c_void_p) -> int:
+        assert context.value == self.CONTEXT
+        self._current.append(self.CONTEXT)
+        return 0
+
+    def cuCtxSynchronize(self) -> int:
+        assert self._current
+        return 0
+
+    def cuCtxPopCurrent_v2(self, context: Any) -> int:
+        context._obj.value = self._current.pop()
+        return 0
+
+    def cuDevicePrimaryCtxRelease_v2(self, device: ctypes.c_int) -> int:
+        assert not self._current
+        assert device.value == self.DEVICE
+        self.held -= 1
+        return 0
 
 
-def health(cuda: FakeCuda | None) -> GpuHealth:
-    def load(name: str) -> Any:
-        if cuda is None:
-            raise ModuleNotFoundError(name)
-        return cuda
+def broken(code: int, call: str = "cuCtxSynchronize") -> FakeDriver:
+    return FakeDriver({call: code})
 
-    return GpuHealth("m", "GPU-a", load)
+
+def health(driver: FakeDriver | None) -> GpuHealth:
+    return GpuHealth("m", "GPU-a", lambda: driver)
 
 
 @pytest.mark.parametrize(("text", "code"), [(TORCH, 700), (ORT, 719), (CUPY, 710)])
-@pytest.mark.parametrize("asked", [True, False])
-def test_words_of_cuda_end_the_process(text: str, code: int, asked: bool) -> None:
+def test_words_of_cuda_end_the_process_where_the_driver_says_so(text: str, code: int) -> None:
+    driver = broken(code)
     with pytest.raises(InstanceLost, match=rf"'m' on GPU-a: CUDA error {code} \("):
-        health(FakeCuda(code) if asked else None).check(text)
+        health(driver).check(text)
+    assert driver.held == 0
 
 
-@pytest.mark.parametrize("cuda", [FakeCuda(0), FakeCuda(700, is_active=False)])
-def test_words_alone_do_not_where_cuda_says_otherwise(cuda: FakeCuda) -> None:
-    health(cuda).check(TORCH)
+@pytest.mark.parametrize(
+    "call",
+    ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxRetain",
+     "cuCtxPushCurrent_v2"],
+)  # fmt: skip
+def test_a_driver_that_answers_any_call_with_the_error_says_so(call: str) -> None:
+    driver = broken(700, call)
+    with pytest.raises(InstanceLost, match="CUDA error 700 "):
+        health(driver).check(TORCH)
+    assert driver.held == 0
+
+
+@pytest.mark.parametrize("driver", [FakeDriver({}), FakeDriver({}, is_active=False), None])
+@pytest.mark.parametrize("text", [TORCH, f"ValueError: cannot parse '{TORCH}'"])
+def test_words_alone_do_not(driver: FakeDriver | None, text: str) -> None:
+    health(driver).check(text)
+
+
+def test_words_alone_do_not_where_no_engine_has_loaded_the_driver() -> None:
+    assert loaded_driver() is None
+    GpuHealth("m", "GPU-a").check(TORCH)
+
+
+def test_the_driver_is_the_library_that_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_health, "DRIVER_LIBRARY", "libc.so.6")
+    assert loaded_driver().abs(-3) == 3
 
 
 @pytest.mark.parametrize(
@@ -70,16 +133,7 @@ def test_words_alone_do_not_where_cuda_says_otherwise(cuda: FakeCuda) -> None:
     ],
 )
 def test_other_errors_are_the_model_s(text: str) -> None:
-    health(FakeCuda(700)).check(text)
-
-
-def test_a_driver_that_is_not_there_cannot_be_asked() -> None:
-    class Driverless(FakeCuda):
-        def cuInit(self, Flags: int) -> tuple[int]:
-            raise RuntimeError("cannot open libcuda.so.1")
-
-    with pytest.raises(InstanceLost):
-        health(Driverless(0)).check(TORCH)
+    health(broken(700)).check(text)
 
 
 def test_the_words_are_cuda_s() -> None:
@@ -91,15 +145,40 @@ def test_the_words_are_cuda_s() -> None:
     assert told == STICKY_WORDS
 
 
-@pytest.mark.parametrize(
-    ("module", "function"),
-    [
-        (DRIVER_MODULE, FakeCuda.cuInit),
-        (DRIVER_MODULE, FakeCuda.cuDeviceGet),
-        (DRIVER_MODULE, FakeCuda.cuDevicePrimaryCtxGetState),
-        (RUNTIME_MODULE, FakeCuda.cudaDeviceSynchronize),
-    ],
-)
-def test_the_calls_are_cuda_s(module: str, function: Callable[..., Any]) -> None:
-    real = getattr(real_package(module, "cuda-bindings"), function.__name__)
-    assert [*inspect.signature(function).parameters][1:] == [*inspect.signature(real).parameters]
+UNSAID = {214, 220, 709, UNKNOWN_ERROR}
+"""Hardware errors, a context that is gone and what CUDA does not know: its own text does not say
+that they stay."""
+
+
+def test_errors_that_stay_are_those_of_which_cuda_says_so() -> None:
+    runtime: Any = real_package(RUNTIME_MODULE, "cuda-bindings")
+    said = {
+        int(error)
+        for error in runtime.cudaError_t
+        if re.search(r"process\s+must\s+be\s+terminated|inconsistent\s+state", error.__doc__ or "")
+    }
+    assert len(said) > 10
+    assert said | UNSAID == STICKY_ERRORS
+    assert not said & UNSAID
+
+
+SIGNATURES = {
+    "cuInit": "unsigned int Flags",
+    "cuDeviceGet": "CUdevice* device, int ordinal",
+    "cuDevicePrimaryCtxGetState": "CUdevice dev, unsigned int* flags, int* active",
+    "cuDevicePrimaryCtxRetain": "CUcontext* pctx, CUdevice dev",
+    "cuCtxPushCurrent_v2": "CUcontext ctx",
+    "cuCtxSynchronize": "",
+    "cuCtxPopCurrent_v2": "CUcontext* pctx",
+    "cuDevicePrimaryCtxRelease_v2": "CUdevice dev",
+}
+
+
+def test_the_calls_are_the_driver_s() -> None:
+    """As the real bindings declare the symbols that they look for in it; versions are part of the
+    name."""
+    assert {name for name in vars(FakeDriver) if name.startswith("cu")} == SIGNATURES.keys()
+    runtime: Any = real_package(RUNTIME_MODULE, "cuda-bindings")
+    text = (Path(runtime.__file__).parent / "_internal" / "driver.pxd").read_text()
+    declared = dict(re.findall(r"^cdef CUresult _(\w+)\((.*)\) except", text, re.MULTILINE))
+    assert {name: declared.get(name) for name in SIGNATURES} == SIGNATURES

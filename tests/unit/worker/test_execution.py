@@ -238,7 +238,7 @@ def test_an_error_that_cuda_never_leaves_loses_the_instance(
     is_raised: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Raised by the model, or given back for one request of several; on the CPU it is mere text."""
-    monkeypatch.setattr(GpuHealth, "_asked", lambda self: None)
+    monkeypatch.setattr(GpuHealth, "_asked", lambda self: 700)
     text = "CUDA error: an illegal memory access was encountered"
 
     def fails(request: ModelRequest) -> ModelResponse | NaiadError:
