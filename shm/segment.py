@@ -142,6 +142,7 @@ class Mapping:
         self.writable = writable
         self._descriptor = descriptor
         self._mapped: MappedMemory | None = mapped
+        mapped.told_by(descriptor)
         self._view = memoryview(mapped)
         self._read_only = self._view.toreadonly()
 
@@ -231,6 +232,7 @@ class Mapping:
         if self._mapped is None:
             return True
         memory = weakref.ref(self._mapped)
+        self._mapped.told_by(None)
         os.close(self._descriptor)
         self._mapped = None
         self._view = self._read_only = memoryview(b"")

@@ -180,7 +180,8 @@ def write_rest(directory: Path) -> Path:
 
 
 def rest(x: Array) -> Array:
-    return REST[len(x) :] + x[0]
+    y: Array = REST[len(x) :] + x[0]
+    return y
 
 
 def write_nonzero(directory: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from naiad.protocol.messages import Region
 from naiad.shm.layout import RANDOM_BYTES, segment_name
 from naiad.shm.mapped_memory import MappedMemory
 from naiad.shm.mappings import Mappings
@@ -189,6 +191,76 @@ def test_what_is_registered_is_bounded(
     np.testing.assert_array_equal(answer["y"], 2 * array + 1)
     assert not gpu.registered
     assert "0 bytes are registered already, of REGISTERED_BYTES_MAX (8191)" in caplog.text
+
+
+@contextmanager
+def sparse_region(number: int, size: int) -> Iterator[tuple[int, Region]]:
+    """As a stock client makes it: nothing of it is there before it is written."""
+    key = segment_name("t", "client", os.getpid(), os.urandom(RANDOM_BYTES))
+    descriptor = os.open(f"/dev/shm{key}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.truncate(descriptor, size)
+        found = os.fstat(descriptor)
+        yield descriptor, Region(number, key, found.st_dev, found.st_ino, size)
+    finally:
+        os.close(descriptor)
+        os.unlink(f"/dev/shm{key}")
+
+
+def test_a_sparse_segment_is_registered_when_its_owner_has_written_it(
+    served: Served,
+    gpu: fake_cudart.Device,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(client_memory, "SPARSE_BYTES_MAX", 8192)
+    table = RegionTable()
+    with sparse_region(1, 8 << 30) as (descriptor, region):
+        table.define([region])
+        array = random(1, 4)
+        (answer,) = served.answers(request_in(served, table, array, region=1))
+        np.testing.assert_array_equal(answer["y"], 2 * array + 1)
+        assert not gpu.registered
+        assert os.fstat(descriptor).st_blocks * 512 < 1 << 20
+        assert "are not written, and 0 such bytes are registered already" in caplog.text
+        table.forget([1])
+    with sparse_region(2, 1 << 20) as (descriptor, region):
+        table.define([region])
+        served.answers(request_in(served, table, random(1, 4), region=2))
+        assert not gpu.registered
+        os.posix_fallocate(descriptor, 0, (1 << 20) - 8192)
+        served.answers(request_in(served, table, random(1, 4), region=2))
+        assert [size for size, _ in gpu.registered.values()] == [1 << 20]
+    assert caplog.text.count("is not registered with CUDA") == 1
+
+
+def test_what_is_sparse_counts_together_until_it_is_unmapped(
+    served: Served, gpu: fake_cudart.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_memory, "SPARSE_BYTES_MAX", 3 * 8192)
+    table = RegionTable()
+    with (
+        sparse_region(1, 3 * 8192) as (_, first),
+        sparse_region(2, 3 * 8192) as (_, second),
+    ):
+        table.define([first, second])
+        served.answers(request_in(served, table, random(1, 4), region=1))
+        served.answers(request_in(served, table, random(1, 4), region=2))
+        assert len(gpu.registered) == 1
+        table.forget([1])
+        served.answers(request_in(served, table, random(1, 4), region=2))
+        assert len(gpu.registered) == 1
+
+
+def test_memory_whose_mapping_is_closed_is_not_registered_any_more(
+    served: Served, regions: RegionTable, gpu: fake_cudart.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can tell whether it is sparse."""
+    monkeypatch.setattr(client_memory, "SPARSE_BYTES_MAX", 0)
+    request = request_in(served, regions, random(1, 4))
+    regions.forget([7])
+    served.answers(request)
+    assert not gpu.registered
 
 
 def test_what_is_forgotten_makes_room(

@@ -19,6 +19,9 @@ from naiad.worker.backends.tensorrt.cuda import Cuda
 
 REGISTERED_BYTES_MAX: Final = 32 << 30
 """Of one worker: what is registered is never swapped out, and counts for each worker that does."""
+SPARSE_BYTES_MAX: Final = 256 << 20
+"""Of one worker: what registering may make real that clients have not written. A sparse segment of
+gigabytes costs its owner nothing, and must not cost the server that."""
 BINDING_ALIGNMENT_BYTES: Final = 256
 """What TensorRT may rely on of an address that it is given; cudaMalloc gives it."""
 
@@ -34,6 +37,7 @@ class ClientMemory:
         self._known: dict[int, int] = {}
         """Address by id of the mapping, 0 where it could not be registered."""
         self._bytes = 0
+        self._sparse_bytes = 0
         self._has_warned = False
 
     def is_direct(self, buffer: Any) -> bool:
@@ -52,6 +56,15 @@ class ClientMemory:
 
     def _register(self, memory: MappedMemory) -> int:
         size = len(memory)
+        sparse = memory.missing_bytes()
+        if self._sparse_bytes + sparse > SPARSE_BYTES_MAX:
+            self._warn(
+                size,
+                f"{sparse} of these are not written, and {self._sparse_bytes} such bytes are "
+                f"registered already, of SPARSE_BYTES_MAX ({SPARSE_BYTES_MAX}); allocate it "
+                "(posix_fallocate), or make it smaller",
+            )
+            return 0  # asked again: its owner may write it
         address = address_of(memory)
         if self._bytes + size > REGISTERED_BYTES_MAX:
             fault = (
@@ -66,8 +79,9 @@ class ClientMemory:
             address = 0
         else:
             self._bytes += size
+            self._sparse_bytes += sparse
         self._known[id(memory)] = address
-        memory.before_unmap(partial(self._leave, id(memory), size))
+        memory.before_unmap(partial(self._leave, id(memory), size, sparse))
         return address
 
     def _warn(self, size: int, fault: str) -> None:
@@ -81,11 +95,12 @@ class ClientMemory:
                 fault,
             )
 
-    def _leave(self, ident: int, size: int) -> None:
+    def _leave(self, ident: int, size: int, sparse: int) -> None:
         """Called by the memory, just before it is unmapped."""
         address = self._known.pop(ident, 0)
         if address:
             self._bytes -= size
+            self._sparse_bytes -= sparse
             self._unregister(address)
 
     def close(self) -> None:
