@@ -12,7 +12,7 @@ from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.events import Frames
 from naiad.broker.core.job import ANYWHERE, Job
 from naiad.broker.core.models import LevelPolicy, ModelState, ModelVersion
-from naiad.broker.core.reach import batch_key, use_gpu_memory
+from naiad.broker.core.reach import only_on, use_gpu_memory
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import NAMED_REGION_BASE, World
 from naiad.protocol.errors import Code, RequestError, Unavailable
@@ -77,11 +77,12 @@ class Admission:
         if request.accounting_key and request.attempt == 1:
             self._check_user(session, request)
         level = model.level_policy(request.priority)
-        if level.size_max and self._is_full(model, level):
+        if level.size_max and self._is_full(job, level):
             model.statistics.failed(Code.QUEUE_FULL, 0)
+            on_gpu = "" if job.only_on == ANYWHERE else f" on GPU {job.only_on}"
             raise Unavailable(
                 f"Exceeds maximum queue size: {level.size_max} requests wait for"
-                f" '{model.name}'; try again later",
+                f" '{model.name}'{on_gpu}; try again later",
                 code=Code.QUEUE_FULL,
             )
         job.level = level.rank
@@ -102,18 +103,19 @@ class Admission:
         if fault is not None:
             raise fault
 
-    def _is_full(self, model: ModelVersion, level: LevelPolicy) -> bool:
+    def _is_full(self, job: Job, level: LevelPolicy) -> bool:
         """Whether max_queue_size is reached, once every idle worker has taken what it can.
 
         Requests of one message are admitted one after the other and dispatched together at the
         end; without a look in between, those that a worker is free for would fill the queue.
         """
+        model = job.model
         queue = model.queue
-        if queue.queued_at(level.rank) < level.size_max:
+        if queue.queued_at(level.rank, job.only_on) < level.size_max:
             return False
         if model.idle:
             self._dispatch.schedule()
-        return queue.queued_at(level.rank) >= level.size_max
+        return queue.queued_at(level.rank, job.only_on) >= level.size_max
 
     def prepare(self, session: Session, request: InferRequest, frames: Frames) -> Job:
         """A job for a request that passed every check but is in no queue yet.
@@ -156,7 +158,7 @@ class Admission:
             job.regional = True
             self._place(job)
             if job.gpu != ANYWHERE:
-                job.key = batch_key(model, alike, job.gpu)
+                job.only_on = only_on(model, job.gpu)
         if inline_bytes:
             job.inline_bytes = inline_bytes
             if session.bytes + inline_bytes > limits.session_bytes_max:

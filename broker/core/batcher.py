@@ -12,7 +12,7 @@ from typing import Final
 
 from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.job import ANYWHERE, Job
-from naiad.broker.core.lanes import Flow, Lane, Level
+from naiad.broker.core.lanes import Flow, Lane, Level, next_flow, oldest_lanes
 from naiad.broker.core.queue import ModelQueue
 
 FULL: Final = "full"
@@ -56,26 +56,28 @@ def choose(
     """The next batch. Nothing is removed from the queue; the caller takes the jobs out.
 
     Without batching it is a series: up to `series` requests that are sent at once, each as a batch
-    of its own. With a `gpu`, which is that of the instance where a model has some on others, what
-    needs another one is passed over.
+    of its own. `gpu` is what the instance sees, where others of its model see another one.
     """
-    for suspect in queue.suspects:
-        if gpu == ANYWHERE or suspect.gpu in (gpu, ANYWHERE):
+    if queue.suspects:
+        suspect = queue.suspect_for(gpu)
+        if suspect is not None:
             return [suspect], NEVER_NS, ALONE
-    levels = queue.levels()
-    if gpu != ANYWHERE:
-        levels = [level for level in levels if level.has_for(gpu)]
+    levels = queue.levels(gpu)
     if not levels:
         return [], NEVER_NS, ""
-    flow = levels[0].next_flow() if gpu == ANYWHERE else levels[0].next_flow_for(gpu)
+    urgent = levels
+    if levels[0].rank != levels[-1].rank:
+        urgent = [level for level in levels if level.rank == levels[0].rank]
+    flow = next_flow(urgent)
     if not policy.batching:
-        return _series(levels[0], flow, policy, series), NEVER_NS, ALONE
+        return _series(urgent, flow, policy, series), NEVER_NS, ALONE
     lane = flow.lane
     jobs, wake_ns, reason = _from_lane(levels, lane, policy, now_ns)
-    if jobs or policy.delay_ns == 0 or len(levels[0].lanes) == 1:
+    has_one_lane = len(urgent) == 1 and len(urgent[0].lanes) == 1
+    if jobs or policy.delay_ns == 0 or has_one_lane:
         return jobs, wake_ns, reason
-    for other in levels[0].by_age(LANES_EXAMINED_MAX):
-        if other is lane or not other.suits(gpu):
+    for other in oldest_lanes(urgent, LANES_EXAMINED_MAX):
+        if other is lane:
             continue
         jobs, other_wake_ns, reason = _from_lane(levels, other, policy, now_ns)
         if jobs:
@@ -84,12 +86,14 @@ def choose(
     return [], wake_ns, ""
 
 
-def _series(level: Level, flow: Flow, policy: BatchPolicy, count: int) -> list[Job]:
+def _series(urgent: list[Level], flow: Flow, policy: BatchPolicy, count: int) -> list[Job]:
     """The next jobs in order. One alone where turns go over several lanes or sizes, or if it must
     not run twice: results before a request that kills its worker may be lost with it."""
     head = flow.head()
-    has_turns = len(level.shares) > 1 and (len(level.lanes) > 1 or policy.rows_max > 1)
-    if count == 1 or has_turns or not head.retryable:
+    if count == 1 or not head.retryable:
+        return [head]
+    has_lanes = len(urgent) > 1 or len(urgent[0].lanes) > 1
+    if (has_lanes or policy.rows_max > 1) and _has_others(urgent, flow):
         return [head]
     found: list[Job] = []
     for job in islice(flow.lane.in_turn(count), count):
@@ -99,15 +103,21 @@ def _series(level: Level, flow: Flow, policy: BatchPolicy, count: int) -> list[J
     return found
 
 
+def _has_others(levels: list[Level], flow: Flow) -> bool:
+    """Whether other users than this one's wait there."""
+    user = flow.share.key
+    return any(len(level.shares) > 1 or user not in level.shares for level in levels)
+
+
 def _from_lane(levels: list[Level], lane: Lane, policy: BatchPolicy, now_ns: int) -> Choice:
     due_ns = lane.head().enqueued_ns + policy.delay_ns
     preferred = policy.preferred
     lanes = [lane]
     waiting_rows = lane.rows
     if len(levels) > 1:
-        for level in levels[1:]:
-            below = level.lanes.get(lane.key)
-            if below is not None:
+        for level in levels:
+            below = level.lanes.get(lane.key) if level.only_on == lane.only_on else None
+            if below is not None and below is not lane:
                 lanes.append(below)
                 waiting_rows += below.rows
                 due_ns = min(due_ns, below.head().enqueued_ns + policy.delay_ns)

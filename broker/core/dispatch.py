@@ -88,16 +88,16 @@ class Dispatch:
         if model.spans_gpus:
             assert slot.instance is not None
             gpu = slot.instance.gpu
-        series = self._series(model, slot, idle)
+        series = self._series(model, slot, idle, gpu)
         return choose(model.queue, model.batch_policy, self._world.now_ns, series, gpu)
 
-    def _series(self, model: ModelVersion, slot: Slot, idle: int) -> int:
-        """How many requests go to a worker at once though each is executed alone; what waits is
-        shared among `idle` workers."""
+    def _series(self, model: ModelVersion, slot: Slot, idle: int, gpu: int = ANYWHERE) -> int:
+        """How many requests go to a worker at once though each is executed alone; what waits and
+        it could execute is shared among `idle` workers."""
         if model.batch_policy.batching or not model.config.naiad.retry:
             return 1
         series = slot.prediction.series()
-        return series if idle == 1 else min(series, -(-model.queue.count // idle))
+        return series if idle == 1 else min(series, -(-model.queue.count_for(gpu) // idle))
 
     def _wake_at(self, model: ModelVersion, when_ns: int) -> None:
         model.wake_ns = when_ns
@@ -117,7 +117,7 @@ class Dispatch:
             if slot is None or slot.ahead or slot.current is None or slot.silent:
                 continue
             due_ns = slot.early_due_ns
-            if due_ns == 0 or slot.stopping or model.queue.suspects:
+            if due_ns == 0 or slot.stopping or model.queue.suspect_for(instance.gpu):
                 continue
             if due_ns - EARLY_MARGIN_NS > now_ns:
                 again_ns = min(again_ns, due_ns - EARLY_MARGIN_NS)
@@ -150,15 +150,17 @@ class Dispatch:
         queue = model.queue
         deadlines = world.deadlines
         early = reason == EARLY
+        assert slot.instance is not None
+        gpu = slot.instance.gpu
         if len(jobs) > 1:
             jobs = fitting(jobs, model)
         rows = 0
         for job in jobs:
-            queue.take(job)
+            queue.take(job, gpu)
             rows += job.rows
             if early:
                 job.state = JobState.EARLY
-                queue.level(job.level).early += 1
+                queue.level_of(job).early += 1
             else:
                 job.state = JobState.EXECUTING
                 if job.deadline_ns:
@@ -175,7 +177,6 @@ class Dispatch:
         else:
             slot.current = batch
             model.executing += len(jobs)
-            assert slot.instance is not None
             slot.instance.move(InstanceState.BUSY)
             self.predict(slot, batch, now_ns)
         requests, regions, frames = pack(slot, jobs, now_ns, world.regions)

@@ -45,6 +45,8 @@ class Job:
     key: object = None
     gpu = ANYWHERE
     """Where tensors of it lie in GPU memory: an instance on another GPU cannot execute it."""
+    only_on = ANYWHERE
+    """That GPU, if its model has instances which do not see it: it waits apart from the others."""
     fairness_key = ""
     flow: Flow
     """Where it stands; set by the level it is pushed to."""

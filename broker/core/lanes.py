@@ -6,13 +6,17 @@
 Users take turns, one request each: whoever had his turn is behind all others who wait, also behind
 those who come only then. Nobody's turn is kept: who has nothing queued leaves nothing here. Jobs
 without a fairness key are one user's. With one user there are no turns and nothing is counted.
+
+What only the instances on one GPU can execute has levels of its own, so that nobody is held up by
+what his instance cannot see. An instance serves levels side by side: of what any can execute, and
+of what needs its GPU. A turn that it gives counts in all of them.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from naiad.broker.core.job import ANYWHERE, Job
@@ -38,10 +42,11 @@ class Flow:
 
 def _age(flow: Flow) -> tuple[int, int] | None:
     """Since when its first job waits."""
-    if not flow.jobs:
-        return None
-    head = flow.head()
-    return (head.enqueued_ns, head.number)
+    return _arrival(flow.head()) if flow.jobs else None
+
+
+def _arrival(job: Job) -> tuple[int, int]:
+    return (job.enqueued_ns, job.number)
 
 
 def _turn(flow: Flow) -> int | None:
@@ -78,23 +83,19 @@ class Share:
 class Lane:
     """Jobs of one level that may share a batch; `rows` is the sum of theirs."""
 
-    __slots__ = ("_left_out", "by_age", "by_turn", "flows", "gpu", "key", "rows")
+    __slots__ = ("_left_out", "by_age", "by_turn", "flows", "key", "only_on", "rows")
 
-    def __init__(self, key: object, gpu: int) -> None:
+    def __init__(self, key: object, only_on: int) -> None:
         self._left_out: Iterable[Flow] = ()
         """Of `by_turn`, since they were last looked at: noted again when their turns have moved."""
         self.key = key
-        self.gpu = gpu
-        """Of all its jobs where the model's instances do not all see the same; part of its key."""
+        self.only_on = only_on
+        """As its level's."""
         self.rows = 0
         self.flows: dict[str, Flow] = {}
         self.by_age: Lowest[Flow] | None = None
         self.by_turn: Lowest[Flow] | None = None
         """Both kept only while there is more than one flow."""
-
-    def suits(self, gpu: int) -> bool:
-        """Whether an instance that sees this GPU can execute its jobs."""
-        return gpu == ANYWHERE or self.gpu in (gpu, ANYWHERE)
 
     def __len__(self) -> int:
         return sum(len(flow.jobs) for flow in self.flows.values())
@@ -164,24 +165,45 @@ class Lane:
         return found + misfits[:1]
 
 
+class Turns:
+    """Numbers for turns, in the order they are given; the levels of one queue share them."""
+
+    __slots__ = ("first", "last")
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.last = 0
+
+    def next(self) -> int:
+        self.last += 1
+        return self.last
+
+
 class Level:
-    """All that waits at one priority. `early` jobs left the lanes but still count as queued."""
+    """All that waits at one priority, for any instance or only for those on one GPU.
 
-    __slots__ = ("_by_turn", "_first_turn", "_kept", "_last_turn", "count", "early", "lanes",
-                 "rank", "shares")  # fmt: skip
+    `early` jobs left the lanes but still count as queued.
+    """
 
-    def __init__(self, rank: int) -> None:
+    __slots__ = ("_by_turn", "_kept", "_turns", "count", "early", "lanes", "only_on", "rank",
+                 "shares")  # fmt: skip
+
+    def __init__(self, rank: int, only_on: int = ANYWHERE, turns: Turns | None = None) -> None:
         self.rank = rank
+        self.only_on = only_on
+        self._turns = turns or Turns()
         self.lanes: dict[object, Lane] = {}
         self.shares: dict[str, Share] = {}
         self._by_turn: Lowest[Share] | None = None
         """Kept only while there is more than one share."""
         self._kept: Flow | None = None
         """Empty, and nobody's by name: most levels hold one request again and again."""
-        self._first_turn = 0
-        self._last_turn = 0
         self.count = 0
         self.early = 0
+
+    def suits(self, gpu: int) -> bool:
+        """Whether an instance that sees this GPU can execute its jobs."""
+        return gpu == ANYWHERE or self.only_on in (gpu, ANYWHERE)
 
     def push(self, job: Job, front: bool) -> None:
         """At the end of its user's flow. In front, as what a dead worker had: also his turn."""
@@ -190,6 +212,8 @@ class Level:
         if self._kept is not None:
             if flow is None:
                 self._forget(self._kept)
+            else:
+                flow.share.turn = self._turns.next()
             self._kept = None
         is_new = flow is None
         if flow is None:
@@ -200,8 +224,8 @@ class Level:
         self.count += 1
         if front:
             flow.jobs.move_to_end(job.number, last=False)
-            self._first_turn -= 1
-            flow.share.turn = self._first_turn
+            self._turns.first -= 1
+            flow.share.turn = self._turns.first
             self._note_share(flow.share)
             for other in flow.share.flows.values():
                 _note(other)
@@ -211,11 +235,10 @@ class Level:
     def _new_flow(self, job: Job) -> Flow:
         lane = self.lanes.get(job.key)
         if lane is None:
-            lane = self.lanes[job.key] = Lane(job.key, job.gpu)
+            lane = self.lanes[job.key] = Lane(job.key, self.only_on)
         share = self.shares.get(job.fairness_key)
         if share is None:
-            self._last_turn += 1
-            share = self.shares[job.fairness_key] = Share(job.fairness_key, self._last_turn)
+            share = self.shares[job.fairness_key] = Share(job.fairness_key, self._turns.next())
         flow = lane.flows[share.key] = share.flows[lane.key] = Flow(lane, share)
         if len(share.flows) == 1:
             self._note_share(share)
@@ -225,10 +248,11 @@ class Level:
         if self._by_turn is not None:
             self._by_turn.note(share, self.shares.values())
 
-    def has_turn(self, job: Job) -> None:
-        """It is about to be served: its user is behind all others now."""
-        self._last_turn += 1
-        job.flow.share.turn = self._last_turn
+    def has_turn(self, user: str, turn: int) -> None:
+        """He is about to be served here or beside: with a new number he is behind all others."""
+        share = self.shares.get(user)
+        if share is not None:
+            share.turn = turn
 
     def remove(self, job: Job) -> None:
         """It ends, or goes elsewhere."""
@@ -253,18 +277,6 @@ class Level:
             if len(self.shares) <= 1:
                 self._by_turn = None
 
-    def has_for(self, gpu: int) -> bool:
-        """Whether something waits for an instance that sees this GPU."""
-        return any(lane.suits(gpu) for lane in self.lanes.values())
-
-    def next_flow_for(self, gpu: int) -> Flow:
-        """As next_flow; where that is for another GPU, what waits longest for this one."""
-        flow = self.next_flow()
-        if flow.lane.suits(gpu):
-            return flow
-        heads = [lane.head() for lane in self.lanes.values() if lane.suits(gpu)]
-        return min(heads, key=lambda head: (head.enqueued_ns, head.number)).flow
-
     def next_flow(self) -> Flow:
         """The one to serve: of the user whose turn it is, with the key he waits for longest.
 
@@ -283,10 +295,6 @@ class Level:
             return self.next_flow().head().enqueued_ns
         return min(lane.head().enqueued_ns for lane in self.lanes.values())
 
-    def by_age(self, limit: int) -> list[Lane]:
-        """Up to `limit` lanes, the longest waiting head first."""
-        return heapq.nsmallest(limit, self.lanes.values(), key=lambda lane: lane.head().enqueued_ns)
-
     def check_invariants(self) -> None:
         assert self.count == sum(map(len, self.lanes.values())), self.rank
         assert self.early >= 0
@@ -297,7 +305,7 @@ class Level:
             return
         for share in self.shares.values():
             assert share.flows, "a user with nothing queued was kept"
-            assert share.turn <= self._last_turn
+            assert share.turn <= self._turns.last
         for lane in self.lanes.values():
             assert lane.flows, "an empty lane was kept"
             assert lane.rows == sum(job.rows for job in lane.jobs())
@@ -307,6 +315,28 @@ class Level:
                 for job in flow.jobs.values():
                     assert (job.key, job.fairness_key) == (lane.key, key), job
                     assert (job.flow, job.level) == (flow, self.rank), job
+                    assert job.only_on == lane.only_on == self.only_on, job
+
+
+def next_flow(levels: Sequence[Level]) -> Flow:
+    """The one to serve of levels side by side, none of which is empty: of the user whose turn it
+    is in any of them, what he waits for longest in all."""
+    flow = levels[0].next_flow()
+    if len(levels) == 1:
+        return flow
+    for level in levels[1:]:
+        other = level.next_flow()
+        if other.share.turn < flow.share.turn:
+            flow = other
+    shares = [level.shares.get(flow.share.key) for level in levels]
+    heads = [share.oldest().head() for share in shares if share is not None]
+    return min(heads, key=_arrival).flow
+
+
+def oldest_lanes(levels: Sequence[Level], limit: int) -> list[Lane]:
+    """Up to `limit` lanes of levels side by side, the longest waiting head first."""
+    lanes = [lane for level in levels for lane in level.lanes.values()]
+    return heapq.nsmallest(limit, lanes, key=lambda lane: _arrival(lane.head()))
 
 
 def _note(flow: Flow) -> None:

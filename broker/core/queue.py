@@ -1,6 +1,7 @@
 """The queue of one model version: its levels (priority, delayed or not), and suspects before all.
 
-What a level holds, and who of it is next, is in lanes. Cancel is O(1).
+What only instances on one GPU can execute has levels of its own. What a level holds, and who of it
+is next, is in lanes. Cancel is O(1).
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from naiad.broker.core.job import Job
-from naiad.broker.core.lanes import Level
+from naiad.broker.core.job import ANYWHERE, Job
+from naiad.broker.core.lanes import Level, Turns
 
 
 class ModelQueue:
@@ -19,10 +20,13 @@ class ModelQueue:
     `suspects` were being executed when a worker died: they run alone, before all others.
     """
 
-    __slots__ = ("_levels", "_order", "count", "suspects")
+    __slots__ = ("_apart", "_levels", "_order", "_turns", "count", "suspects")
 
     def __init__(self) -> None:
         self._levels: dict[int, Level] = {}
+        self._apart: dict[tuple[int, int], Level] = {}
+        """By rank and GPU."""
+        self._turns = Turns()
         self._order: list[Level] = []
         self.suspects: deque[Job] = deque()
         self.count = 0
@@ -35,29 +39,44 @@ class ModelQueue:
         """What people call the queue: also what was sent early to workers that are still busy."""
         return self.count + sum(level.early for level in self._order)
 
-    def level(self, rank: int) -> Level:
-        found = self._levels.get(rank)
+    def level(self, rank: int, only_on: int = ANYWHERE) -> Level:
+        found = self._found(rank, only_on)
         if found is None:
-            found = self._levels[rank] = Level(rank)
-            self._order = sorted(self._levels.values(), key=lambda level: level.rank)
+            found = Level(rank, only_on, self._turns)
+            if only_on == ANYWHERE:
+                self._levels[rank] = found
+            else:
+                self._apart[rank, only_on] = found
+            levels = (*self._levels.values(), *self._apart.values())
+            self._order = sorted(levels, key=lambda level: (level.rank, level.only_on))
         return found
 
-    def queued_at(self, rank: int) -> int:
+    def level_of(self, job: Job) -> Level:
+        """Where it stands, or stood until it was sent early."""
+        found = self._levels.get(job.level) if job.only_on == ANYWHERE else None
+        return found or self.level(job.level, job.only_on)
+
+    def _found(self, rank: int, only_on: int) -> Level | None:
+        if only_on == ANYWHERE:
+            return self._levels.get(rank)
+        return self._apart.get((rank, only_on))
+
+    def queued_at(self, rank: int, only_on: int = ANYWHERE) -> int:
         """What max_queue_size counts: waiting, also when a DELAY policy moved it behind, or sent
-        early to a worker that is still busy."""
-        levels = (self._levels.get(rank), self._levels.get(rank + 1))
+        early to a worker that is still busy; apart for what can be executed on one GPU alone."""
+        levels = (self._found(rank, only_on), self._found(rank + 1, only_on))
         return sum(level.count + level.early for level in levels if level is not None)
 
     def push(self, job: Job) -> None:
         self.count += 1
-        (self._levels.get(job.level) or self.level(job.level)).push(job, front=False)
+        self.level_of(job).push(job, front=False)
 
     def push_front(self, job: Job) -> None:
         self.count += 1
         if job.suspect:
             self.suspects.appendleft(job)
         else:
-            self.level(job.level).push(job, front=True)
+            self.level_of(job).push(job, front=True)
 
     def remove(self, job: Job) -> None:
         """It ends unserved, or goes elsewhere."""
@@ -65,22 +84,40 @@ class ModelQueue:
         if job.suspect:
             self.suspects.remove(job)
         else:
-            self._levels[job.level].remove(job)
+            self.level_of(job).remove(job)
 
-    def take(self, job: Job) -> None:
-        """It is sent to a worker."""
+    def take(self, job: Job, gpu: int = ANYWHERE) -> None:
+        """It is sent to a worker, which sees this GPU."""
         self.count -= 1
         if job.suspect:
             self.suspects.remove(job)
-        else:
-            level = self._levels[job.level]
-            if len(level.shares) > 1:
-                level.has_turn(job)
-            level.remove(job)
+            return
+        level = self.level_of(job)
+        if self._apart:
+            turn = self._turns.next()
+            for beside in self.levels(gpu):
+                if beside.rank == level.rank:
+                    beside.has_turn(job.fairness_key, turn)
+        elif len(level.shares) > 1:
+            level.has_turn(job.fairness_key, self._turns.next())
+        level.remove(job)
 
-    def levels(self) -> list[Level]:
-        """Non-empty levels, the most urgent first."""
-        return [level for level in self._order if level.count]
+    def suspect_for(self, gpu: int) -> Job | None:
+        """The first that an instance which sees this GPU can execute."""
+        for job in self.suspects:
+            if gpu == ANYWHERE or job.only_on in (gpu, ANYWHERE):
+                return job
+        return None
+
+    def count_for(self, gpu: int) -> int:
+        """How many jobs of the levels an instance that sees this GPU can execute."""
+        return sum(level.count for level in self.levels(gpu))
+
+    def levels(self, gpu: int = ANYWHERE) -> list[Level]:
+        """Non-empty ones that an instance which sees this GPU serves, the most urgent first."""
+        if not self._apart:
+            return [level for level in self._order if level.count]
+        return [level for level in self._order if level.count and level.suits(gpu)]
 
     def all_levels(self) -> list[Level]:
         return self._order

@@ -2,7 +2,7 @@
 
 A process of a GPU sees that GPU alone, so memory of another one is out of its reach; workers of the
 CPU see what the server sees. Where a model's instances do not all see the same, requests with GPU
-memory are batched by GPU and wait for an instance there.
+memory wait apart from the others, for an instance there.
 """
 
 from __future__ import annotations
@@ -38,6 +38,6 @@ def sees(model: ModelVersion, gpu: int) -> bool:
     return gpu == ANYWHERE or any(one.sees(gpu) for one in model.instances)
 
 
-def batch_key(model: ModelVersion, key: object, gpu: int) -> object:
-    """Which requests may share a batch, where not every instance can take every one."""
-    return (key, gpu) if model.spans_gpus and gpu != ANYWHERE else key
+def only_on(model: ModelVersion, gpu: int) -> int:
+    """On which GPU alone a request with memory there can be executed; ANYWHERE: all see it."""
+    return gpu if model.spans_gpus else ANYWHERE

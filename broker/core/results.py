@@ -84,7 +84,7 @@ class Results:
             for job in early.jobs:
                 if job is not None and job.state is JobState.EARLY:
                     job.state = JobState.EXECUTING
-                    model.queue.level(job.level).early -= 1
+                    model.queue.level_of(job).early -= 1
                     if job.deadline_ns:
                         world.deadlines.discard(job)
             # Its worker began it when the results just taken in were sent.

@@ -13,7 +13,7 @@ from naiad.broker.core.endings import Endings
 from naiad.broker.core.events import SaveState, SendReply
 from naiad.broker.core.instances import InstanceState
 from naiad.broker.core.models import UNLOADED, Call, Model, ModelState, ModelVersion
-from naiad.broker.core.reach import batch_key, sees
+from naiad.broker.core.reach import only_on, sees
 from naiad.broker.core.world import World
 from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
 
@@ -94,7 +94,8 @@ class Succession:
             old.queue.remove(job)
             job.model = new
             job.rows = rows
-            job.key = batch_key(new, key, job.gpu)
+            job.key = key
+            job.only_on = only_on(new, job.gpu)
             job.level = new.level_policy(job.priority).rank
             if job.suspect:
                 new.queue.push_front(job)

@@ -40,7 +40,7 @@ class Withdrawal:
                 model.queue.remove(job)
                 self._answers.withdraw(job, timeout_error())
             elif job.state is JobState.EARLY:
-                model.queue.level(job.level).early -= 1
+                model.queue.level_of(job).early -= 1
                 self._answers.abandon(job, timeout_error())
                 self._tell_abandoned(job)
             self._world.dirty[model] = None

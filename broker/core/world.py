@@ -131,7 +131,7 @@ class World:
 
     def uncount_early(self, job: Job) -> None:
         """A job that was sent early counts as queued no more, and its time in the queue is over."""
-        job.model.queue.level(job.level).early -= 1
+        job.model.queue.level_of(job).early -= 1
         if job.deadline_ns:
             self.deadlines.discard(job)
 
