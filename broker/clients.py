@@ -99,8 +99,8 @@ class Clients:
                 events.append(e.CancelAsked(session, ids))
             case m.Release(leases):
                 events.append(e.LeasesReleased(session, leases))
-            case m.RegisterRegion(call, region):
-                events.append(e.RegionOffered(session, call, region, _look_at(region)))
+            case m.RegisterRegion(call, region, gpu):
+                events.append(e.RegionOffered(session, call, region, _look_at(region), gpu))
             case m.ForgetRegion(call, ident):
                 events.append(e.RegionDropped(session, call, ident))
             case m.Control(call, operation, arguments):

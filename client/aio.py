@@ -148,12 +148,13 @@ class AsyncClient(LoopDriver):
     async def _attach_cuda(self, region: Region, attached: CudaRegion) -> CudaRegion:
         region = self._memory.attach_device(region, attached.memory)
         attached.id = region.id
-        await self._register(region)
+        await self._register(region, attached.memory.uuid)
         return attached
 
-    async def _register(self, region: Region) -> None:
+    async def _register(self, region: Region, gpu: str = "") -> None:
         try:
-            await self._ask(partial(Calls.register_region, region=region), control.CALL_TIMEOUT_S)
+            call = partial(Calls.register_region, region=region, gpu=gpu)
+            await self._ask(call, control.CALL_TIMEOUT_S)
         except NaiadError:
             self._memory.detach(region.id)
             raise

@@ -95,7 +95,8 @@ class Calls:
         """Due, and to be sent before any request: it may name the region."""
         self._due: list[Call] = []
         """Due after the requests that were submitted before."""
-        self._regions: dict[int, m.Region] = {}
+        self._regions: dict[int, tuple[m.Region, str]] = {}
+        """And the UUIDs of their GPUs."""
 
     def control(
         self,
@@ -115,11 +116,11 @@ class Calls:
             message.append(payload)
         return self._queue(Call(ident, operation, message, token, deadline_ns))
 
-    def register_region(self, token: Any, deadline_ns: int, region: m.Region) -> int:
-        """Offer a segment; its id must be new in this session. Repeated to every new broker."""
+    def register_region(self, token: Any, deadline_ns: int, region: m.Region, gpu: str = "") -> int:
+        """Offer memory; its id must be new in this session. Repeated to every new broker."""
         assert region.id not in self._regions
-        self._regions[region.id] = region
-        return self._queue(self._registration(region, token, deadline_ns))
+        self._regions[region.id] = region, gpu
+        return self._queue(self._registration(region, gpu, token, deadline_ns))
 
     def forget_region(self, token: Any, deadline_ns: int, region_id: int) -> int:
         """Take a segment back; from its reply on no request may name it."""
@@ -187,8 +188,8 @@ class Calls:
         if not same_broker:
             offered = {call.region_id for call in due}
             again = [
-                self._registration(region, None, 0)
-                for region in self._regions.values()
+                self._registration(region, gpu, None, 0)
+                for region, gpu in self._regions.values()
                 if region.id not in offered
             ]
             self.pending.update({call.id: call for call in again})
@@ -235,9 +236,9 @@ class Calls:
         (self._registrations if call.region_id else self._due).append(call)
         return call.id
 
-    def _registration(self, region: m.Region, token: Any, deadline_ns: int) -> Call:
+    def _registration(self, region: m.Region, gpu: str, token: Any, deadline_ns: int) -> Call:
         ident = self._next_id()
-        message: Message = [encode(m.RegisterRegion(ident, region))]
+        message: Message = [encode(m.RegisterRegion(ident, region, gpu))]
         call = Call(ident, "register_region", message, token, deadline_ns)
         call.region_id = region.id
         return call

@@ -23,15 +23,19 @@ _names = itertools.count(1)
 
 
 class GpuMemory:
-    """One allocation on a GPU, and what keeps it; shared by a region and all that uses it."""
+    """One allocation on a GPU, and what keeps it; shared by a region and all that uses it.
+
+    `device` is this process's number of the GPU; the server knows it by its UUID.
+    """
 
     def __init__(
-        self, cuda: CudaRuntime, address: int, size: int, device: int, keep: object
+        self, cuda: CudaRuntime, address: int, size: int, device: int, uuid: str, keep: object
     ) -> None:
         self.cuda = cuda
         self.address = address
         self.size = size
         self.device = device
+        self.uuid = uuid
         self._keep = keep
 
     def array(self, datatype: str, shape: tuple[int, ...], offset: int) -> DeviceArray:
@@ -116,7 +120,7 @@ def shared_array(array: Any, *, event: bool) -> tuple[Region, CudaRegion]:
         raise RequestError("expected an array with elements: there is no memory to share")
     begin, size = _allocation(cuda, view)
     size = min(size, view.address + view.size - begin)
-    memory = GpuMemory(cuda, begin, size, view.device, array)
+    memory = GpuMemory(cuda, begin, size, view.device, _uuid(cuda, view.device), array)
     return _shared(memory, view, array, event)
 
 
@@ -141,13 +145,22 @@ def new_memory(size: int, device: int, *, event: bool) -> tuple[Region, CudaRegi
         raise RequestError(
             f"expected the number of a GPU, 0 to {cuda.device_count - 1}, got {device!r:.80}"
         )
+    uuid = _uuid(cuda, device)
     try:
         address = cuda.allocate(size, device)
     except CudaFault as fault:
         raise Unavailable(f"no GPU memory of {size} bytes: {fault}") from fault
-    memory = GpuMemory(cuda, address, size, device, None)
+    memory = GpuMemory(cuda, address, size, device, uuid, None)
     weakref.finalize(memory, quietly, cuda.free, address, device).atexit = False
     return _shared(memory, None, None, event)
+
+
+def _uuid(cuda: CudaRuntime, device: int) -> str:
+    """Of a GPU, for the server, whose numbers may be others."""
+    try:
+        return cuda.uuid(device)
+    except (CudaMissing, CudaFault) as fault:
+        raise RequestError(f"CUDA does not tell the UUID of GPU {device}: {fault}") from fault
 
 
 def _shared(

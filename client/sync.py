@@ -185,12 +185,13 @@ class Client:
     def _attach_cuda(self, region: Region, attached: CudaRegion) -> CudaRegion:
         region = self._memory.attach_device(region, attached.memory)
         attached.id = region.id
-        self._register(region)
+        self._register(region, attached.memory.uuid)
         return attached
 
-    def _register(self, region: Region) -> None:
+    def _register(self, region: Region, gpu: str = "") -> None:
         try:
-            self._ask(partial(Calls.register_region, region=region), control.CALL_TIMEOUT_S)
+            call = partial(Calls.register_region, region=region, gpu=gpu)
+            self._ask(call, control.CALL_TIMEOUT_S)
         except NaiadError:
             self._memory.detach(region.id)
             raise

@@ -40,10 +40,15 @@ class Release(NamedTuple):
 
 
 class RegisterRegion(NamedTuple):
-    """The session's own arena or region; its id is chosen by the client, never reused by it."""
+    """The session's own arena or region; its id is chosen by the client, never reused by it.
+
+    `gpu` is the UUID of the GPU that the memory is on, without "GPU-" or "MIG-". With it, the
+    region's `device` is the client's own number for it, which says nothing to others.
+    """
 
     call: int
     region: Region
+    gpu: str = ""
 
 
 class ForgetRegion(NamedTuple):

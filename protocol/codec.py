@@ -380,7 +380,7 @@ _FIELDS: Final[dict[m.Kind, tuple[Check, ...]]] = {
     m.Kind.HELLO: (secret, short_text, short_text, uint, uint, _pairs),
     m.Kind.CANCEL: (_ids,),
     m.Kind.RELEASE: (_pairs,),
-    m.Kind.REGION: (uint, _region),
+    m.Kind.REGION: (uint, _region, short_text),
     m.Kind.FORGET_REGION: (uint, uint),
     m.Kind.CONTROL: (uint, short_text, parameters_map),
     m.Kind.BYE: (),
@@ -410,19 +410,22 @@ _FIELDS: Final[dict[m.Kind, tuple[Check, ...]]] = {
     m.Kind.WANT: (short_text, uint, items_of(short_text)),
     m.Kind.BUNDLE: (_ids,),
 }  # fmt: skip
+_LATER: Final = {m.Kind.REGION: 1}
+"""Last fields that older peers do not send; they have defaults."""
 
 
 def _from_table(kind: m.Kind, checks: tuple[Check, ...]) -> Callable[[Any, Any], m.Message]:
     cls = _CLASS_OF[kind]
+    least = len(checks) - _LATER.get(kind, 0)
 
     def decoded(fields: tuple[Any, ...], _payload_sizes: Any) -> m.Message:
-        if len(fields) != len(checks):
+        if not least <= len(fields) <= len(checks):
             raise ProtocolError(f"{kind.name}: expected {len(checks)} fields, got {len(fields)}")
         try:
-            values = [check(field) for check, field in zip(checks, fields, strict=True)]
+            values = [check(field) for check, field in zip(checks, fields, strict=False)]
         except ProtocolError as fault:
             raise ProtocolError(f"{kind.name}: {fault.message}") from fault
-        return cls._make(values)  # type: ignore[no-any-return]
+        return cls(*values)  # type: ignore[no-any-return]
 
     return decoded
 

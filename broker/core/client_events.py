@@ -199,7 +199,7 @@ class ClientEvents:
         if session is None:
             return
         try:
-            self._memory.offered(session, event.call, event.region, event.fault)
+            self._memory.offered(session, event.call, event.region, event.fault, event.gpu)
         except Exception as raised:
             fault = self._world.blame(raised, "the registration of a region")
             self._world.actions.append(e.SendReply(session.key, event.call, fault, None))

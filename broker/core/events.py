@@ -56,12 +56,14 @@ class LeasesReleased(NamedTuple):
 
 
 class RegionOffered(NamedTuple):
-    """`fault` is what the shell found wrong with the segment, if anything."""
+    """`fault` is what the shell found wrong with the segment, if anything; `gpu` is the UUID of the
+    GPU, where the client told it."""
 
     session: int
     call: int
     region: m.Region
     fault: NaiadError | None
+    gpu: str = ""
 
 
 class RegionDropped(NamedTuple):

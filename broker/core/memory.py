@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from naiad.broker.core.closings import Closings, Opened
 from naiad.broker.core.events import SendReply, TellSlot
 from naiad.broker.core.instances import Slot
-from naiad.broker.core.named_regions import no_gpus
+from naiad.broker.core.named_regions import no_gpus, number_of, other_gpu
 from naiad.broker.core.results import Results
 from naiad.broker.core.sessions import UNKNOWN_ARENA, Session
 from naiad.broker.core.withdrawal import Withdrawal
@@ -31,9 +31,16 @@ class Memory:
     # --- a session's own regions -------------------------------------------------------
 
     def offered(
-        self, session: Session, call: int, region: m.Region, fault: NaiadError | None
+        self,
+        session: Session,
+        call: int,
+        region: m.Region,
+        fault: NaiadError | None,
+        gpu: str = "",
     ) -> None:
         world = self._world
+        if gpu and is_cuda(region):
+            region = region._replace(device=self._number_of(region, gpu))
         known = session.regions.get(region.id)
         if fault is None and known is not None and known[1:] == region[1:]:
             world.actions.append(SendReply(session.key, call, None, {}))
@@ -46,6 +53,13 @@ class Memory:
             session.regions[region.id] = mine
             world.regions[number] = mine
         world.actions.append(SendReply(session.key, call, fault, None if fault else {}))
+
+    def _number_of(self, region: m.Region, uuid: str) -> int:
+        """The server's number of a GPU. Raises RequestError."""
+        number = number_of(self._world.gpus, uuid)
+        if number is None:
+            raise other_gpu(parsed(region.key).name, uuid, self._world.gpus)
+        return number
 
     def _fault(self, session: Session, region: m.Region) -> NaiadError | None:
         if region.id >= NAMED_REGION_BASE:

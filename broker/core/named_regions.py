@@ -7,6 +7,7 @@ opens it finds out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from naiad.broker.core.closings import Closings, Opened
@@ -14,6 +15,9 @@ from naiad.broker.core.events import SaveState, SendReply, StatNamedRegion
 from naiad.broker.core.queries import Json, number_argument, text_argument
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import NAMED_REGION_BASE, NamedRegion, World
+from naiad.config.faults import listed
+from naiad.config.gpus import UUID_CHARS_MAX, uuid_of
+from naiad.config.names import printable
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.shm.cuda.key import HANDLE_BYTES, cuda_region, is_cuda
@@ -178,6 +182,29 @@ def no_gpus(name: str, device: int, gpus: int) -> RequestError:
     if not gpus:
         return RequestError(text + "GPUs not supported")
     return RequestError(text + f"there is no GPU {device}: expected a device_id of 0 to {gpus - 1}")
+
+
+def number_of(gpus: Sequence[str], uuid: str) -> int | None:
+    """Which of these devices has the UUID that a client told; they may be named by its beginning.
+
+    None: none of them. What older drivers call MIG-GPU-<uuid>/1/0 is not found either.
+    """
+    for number, device in enumerate(gpus):
+        own = uuid_of(device).partition("-")[2].lower()
+        if own and uuid.lower().startswith(own):
+            return number
+    return None
+
+
+def other_gpu(name: str, uuid: str, gpus: Sequence[str]) -> RequestError:
+    """For memory that a client has on a GPU which this server does not use."""
+    if not gpus:
+        return no_gpus(name, 0, 0)
+    own = listed([f"{number} {uuid_of(device)}" for number, device in enumerate(gpus)])
+    return RequestError(
+        f"failed to register CUDA shared memory region: '{name}', it is on the GPU with the UUID"
+        f" {printable(uuid[:UUID_CHARS_MAX])}, which is none of this server's: {own}"
+    )
 
 
 def _kind(arguments: m.Parameters) -> str:

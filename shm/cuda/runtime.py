@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, Final
+from uuid import UUID
 
 from naiad.shm.cuda.errors import (
     DRIVER_MODULE,
@@ -24,6 +25,7 @@ from naiad.shm.cuda.key import HANDLE_BYTES
 
 INSTALL: Final = "pip install 'naiad[cuda]'"
 
+UUID_BYTES: Final = 16
 _DEFAULT_STREAM: Final = 0
 
 
@@ -88,6 +90,15 @@ class CudaRuntime:
     def device_of(self, address: int) -> int:
         """The GPU that the memory is on."""
         return int(self._call("cudaPointerGetAttributes", address).device)
+
+    def uuid(self, device: int) -> str:
+        """As `nvidia-smi -L` has it, without "GPU-" or "MIG-"; a MIG device has its own."""
+        (handle,) = self._drive("cuDeviceGet", device)
+        # CUDA 12 has two: the older one tells of the whole GPU.
+        later = "cuDeviceGetUuid_v2"
+        name = later if hasattr(self._driver, later) else "cuDeviceGetUuid"
+        (found,) = self._drive(name, handle)
+        return str(UUID(bytes=_bytes_of(found, UUID_BYTES)))
 
     # --- Memory --------------------------------------------------------------------------------
 
@@ -211,9 +222,9 @@ def _device_count(api: Any) -> int:
     raise CudaMissing(": ".join(without_gpu(error)))
 
 
-def _bytes_of(handle: Any) -> bytes:
+def _bytes_of(handle: Any, count: int = HANDLE_BYTES) -> bytes:
     """cuda.bindings has had no attribute for these bytes in all of its versions."""
-    return ctypes.string_at(int(handle.getPtr()), HANDLE_BYTES)
+    return ctypes.string_at(int(handle.getPtr()), count)
 
 
 def _filled(handle: Any, content: bytes) -> Any:

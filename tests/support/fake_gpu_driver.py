@@ -15,7 +15,12 @@ from typing import Any
 import numpy as np
 
 from support import fake_cudart
-from support.fake_cuda_driver import CUresult, cuMemGetAddressRange  # noqa: F401
+from support.fake_cuda_driver import (  # noqa: F401
+    CUresult,
+    cuDeviceGet,
+    cuDeviceGetUuid,
+    cuMemGetAddressRange,
+)
 from support.fake_streams import Trap
 
 ENTRIES = re.compile(rb'(?:extern "C" __global__ void|\.entry) (\w+)')
@@ -24,20 +29,8 @@ SPIN_SECONDS = 0.0005
 """The end of a wait is not slept: the host's timer is late."""
 
 
-class CUuuid:
-    def __init__(self) -> None:
-        self._content = ctypes.create_string_buffer(b"fake GPU of test", 16)
-
-    def getPtr(self) -> int:
-        return ctypes.addressof(self._content)
-
-
 def cuInit(Flags: int) -> tuple[CUresult]:
     return (CUresult.CUDA_SUCCESS,)
-
-
-def cuDeviceGetUuid(dev: int) -> tuple[CUresult, CUuuid]:
-    return CUresult.CUDA_SUCCESS, CUuuid()
 
 
 def cuDeviceGetName(length: int, dev: int) -> tuple[CUresult, bytes]:

@@ -64,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Iterator[S
     repository = folder / "models"
     repository.mkdir()
     add_echo(repository, "echo", "FP32 -1")
-    arguments = ["--http-port", "0", "--grpc-port", "0", "--gpus", "GPU-fake"]
+    arguments = ["--http-port", "0", "--grpc-port", "0", "--gpus", "GPU-00"]
     environment = plant_cuda(folder / "planted", shared)
     with serve(repository, arguments=arguments, environment=environment) as server:
         yield server
@@ -435,4 +435,16 @@ def test_a_request_goes_to_the_gpu_where_its_memory_is(
                 source.set_shared_memory(name, len(BYTES))
                 answer = stock.infer("where", [source])
                 assert answer.as_numpy("y").tolist() == [gpu.encode()]
+        # A client whose GPU 0 is the server's GPU 1, and one whose GPU is none of the server's.
+        monkeypatch.setitem(sys.modules, RUNTIME_MODULE, fake_cuda_ipc)
+        monkeypatch.setitem(sys.modules, DRIVER_MODULE, fake_cuda_driver)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
+        with server.client() as client:
+            region = client.cuda_region(64)
+            assert region.device == 0
+            answer = client.infer("where", [region.input("x", "FP32", (16,))])
+            assert answer["y"].tolist() == [b"GPU-b"]
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c")
+            with pytest.raises(RequestError, match="this server's: 0 GPU-a, 1 GPU-b"):
+                client.cuda_region(64)
     device.close()

@@ -28,6 +28,12 @@ def test_handles_are_64_bytes_behind_a_pointer(name: str) -> None:
         assert ctypes.string_at(int(handle.getPtr()), HANDLE_BYTES) == content
 
 
+def test_uuids_are_16_bytes_behind_a_pointer() -> None:
+    assert calls._bytes_of(driver.CUuuid(), calls.UUID_BYTES) == bytes(calls.UUID_BYTES)
+    fake = fake_cuda_ipc.loaded().uuid(1)
+    assert fake == "01010101-0101-0101-0101-010101010101"
+
+
 def test_attributes_of_pointers_name_their_device() -> None:
     assert hasattr(real.cudaPointerAttributes(), "device")
 

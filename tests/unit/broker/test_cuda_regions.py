@@ -199,6 +199,41 @@ def test_a_session_has_regions_of_its_own_which_end_with_it() -> None:
     assert m.Forget((region.id,)) in bench.told[slot]
 
 
+UUIDS = ("gpu:GPU-0a", "gpu:MIG-0B12", "gpu:MIG-GPU-0c/1/0")
+
+
+def of_gpu(uuid: str, *, gpus: tuple[str, ...] = UUIDS) -> tuple[Bench, Any]:
+    """What is answered to a client that has memory on its GPU 7."""
+    bench = bench_of(gpus)
+    region = cuda_region(HANDLE, 4096, 7, "mine", region_id=1)
+    bench.do(e.RegionOffered(CLIENT, 90, region, None, uuid))
+    return bench, bench.replies[CLIENT, 90][0]
+
+
+@pytest.mark.parametrize(("uuid", "number"), [("0a00-1", 0), ("0b12", 1), ("0B12-34", 1)])
+def test_a_sessions_region_is_on_the_gpu_of_its_uuid(uuid: str, number: int) -> None:
+    bench, fault = of_gpu(uuid)
+    assert fault is None
+    assert [region.device for region in bench.world.regions.values()] == [number]
+    again = cuda_region(HANDLE, 4096, 7, "mine", region_id=1)
+    bench.do(e.RegionOffered(CLIENT, 91, again, None, uuid))
+    assert bench.replies[CLIENT, 91][0] is None, "the same, told again"
+
+
+@pytest.mark.parametrize("uuid", ["0b", "0c00-1", "1", "\x1b[31m" * 30])
+def test_a_gpu_that_is_none_of_the_servers_is_refused_with_those_that_are(uuid: str) -> None:
+    _, fault = of_gpu(uuid)
+    assert fault.code is Code.INVALID_ARGUMENT
+    assert "'mine', it is on the GPU with the UUID" in fault.message
+    assert "this server's: 0 GPU-0a, 1 MIG-0B12, 2 MIG-GPU-0c/1/0" in fault.message
+    assert "\x1b" not in fault.message
+    assert len(fault.message) < 400
+
+
+def test_without_gpus_no_uuid_is_looked_for() -> None:
+    assert of_gpu("0a", gpus=())[1].message.endswith("'mine', GPUs not supported")
+
+
 @pytest.mark.parametrize(
     ("gpus", "text"),
     [((), "'mine', GPUs not supported"), (GPUS, "there is no GPU 2: expected a device_id of 0")],

@@ -339,15 +339,15 @@ def test_only_what_is_left_of_a_timeout_is_sent_again(wire: Wire) -> None:
 def test_regions_are_registered_with_brokers_that_do_not_know_them(wire: Wire) -> None:
     wire.connect()
     mine = ARENA._replace(id=1)
-    call = wire.session.calls.register_region("region", 0, mine)
-    assert wire.sent() == [m.RegisterRegion(call, mine)]
+    call = wire.session.calls.register_region("region", 0, mine, "0a1b")
+    assert wire.sent() == [m.RegisterRegion(call, mine, "0a1b")]
     wire.hear(m.Reply(call, None))
     wire.session.disconnected()
     assert wire.connect(resumed=True) == []
     wire.session.disconnected()
     [again] = wire.connect(incarnation=OTHER_BROKER)
     assert isinstance(again, m.RegisterRegion)
-    assert again.region == mine
+    assert (again.region, again.gpu) == (mine, "0a1b")
     wire.hear(m.Reply(again.call, None))
     wire.session.calls.forget_region("forget", 0, 1)
     wire.sent()
