@@ -24,7 +24,7 @@ _GRAPH: Final = 7
 _INITIALIZER, _INPUT, _OUTPUT = 5, 11, 12
 _TENSOR_NAME, _EXTERNAL_DATA = 8, 13
 _KEY, _VALUE = 1, 2
-_VALUE_NAME, _VALUE_TYPE, _TENSOR_TYPE, _ELEMENT_TYPE = 1, 2, 1, 1
+_VALUE_NAME, _VALUE_TYPE, _TENSOR_TYPE, _ELEMENT_TYPE, _SHAPE = 1, 2, 1, 1, 2
 
 
 class Broken(Exception):
@@ -44,11 +44,13 @@ class _Field(NamedTuple):
 @dataclass(slots=True)
 class Outline:
     """Element types as ONNX numbers them, 0 where none is told. `external` are the names of files
-    beside it that hold weights. Inputs with a value of their own are left out."""
+    beside it that hold weights. Inputs with a value of their own are left out. `without_shape` are
+    tensors whose number of dimensions is not told."""
 
     inputs: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, int] = field(default_factory=dict)
     external: set[str] = field(default_factory=set)
+    without_shape: set[str] = field(default_factory=set)
 
 
 def read_outline(file: BinaryIO) -> Outline:
@@ -75,9 +77,9 @@ class _Walk:
                 if one.key == _INITIALIZER:
                     initialised.add(self._initializer(one, found.external))
                 elif one.key == _INPUT:
-                    self._value(one, found.inputs)
+                    self._value(one, found.inputs, found.without_shape)
                 elif one.key == _OUTPUT:
-                    self._value(one, found.outputs)
+                    self._value(one, found.outputs, found.without_shape)
         for name in initialised:
             found.inputs.pop(name, None)
         return found
@@ -93,20 +95,20 @@ class _Walk:
                     external.add(self._text(pair[_VALUE]))
         return name
 
-    def _value(self, value: _Field, into: dict[str, int]) -> None:
-        name, element = "", 0
+    def _value(self, value: _Field, into: dict[str, int], without_shape: set[str]) -> None:
+        name, element, has_shape = "", 0, True
         for one in self._fields(value.begin, value.end):
             if one.key == _VALUE_NAME:
                 name = self._text(one)
             elif one.key == _VALUE_TYPE:
                 for kind in self._messages(one.begin, one.end, _TENSOR_TYPE):
-                    numbers = [
-                        part.number
-                        for part in self._fields(kind.begin, kind.end)
-                        if part.key == _ELEMENT_TYPE
-                    ]
+                    parts = list(self._fields(kind.begin, kind.end))
+                    numbers = [part.number for part in parts if part.key == _ELEMENT_TYPE]
                     element = numbers[-1] if numbers else 0
+                    has_shape = any(part.key == _SHAPE for part in parts)
         into[name] = element
+        if not has_shape:
+            without_shape.add(name)
 
     def _messages(self, begin: int, end: int, key: int) -> list[_Field]:
         return [one for one in self._fields(begin, end) if (one.key, one.kind) == (key, _MESSAGE)]

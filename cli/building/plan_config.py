@@ -11,6 +11,7 @@ from naiad.config.backends import BACKEND_PLATFORM
 from naiad.config.model import Json, ModelConfig
 
 BACKEND: Final = "tensorrt"
+ONNX_SUFFIX: Final = ".onnx"
 ONNX_PARAMETERS: Final = BACKEND_PARAMETERS["onnxruntime"]
 """Said to ONNX Runtime alone."""
 ONNX_OPTIMIZATIONS: Final = ("graph", "execution_accelerators")
@@ -31,6 +32,11 @@ def plan_config(config: ModelConfig, filename: str, profiles: Sequence[Profile])
         greatest = max(most for _, most in batch_sizes(profiles))
         json["max_batch_size"] = min(config.max_batch_size, greatest)
         _limit_preferred(json)
+    json["cc_model_filenames"] = {
+        capability: name
+        for capability, name in (json.get("cc_model_filenames") or {}).items()
+        if not name.lower().endswith(ONNX_SUFFIX)
+    }
     json["instance_group"] = _instance_groups(json, len(profiles))
     json["parameters"] = {
         key: value
@@ -55,7 +61,9 @@ def _limit_preferred(json: Json) -> None:
 
 
 def _instance_groups(json: Json, profile_count: int) -> list[Json]:
+    """Those that may be on a GPU, as they are; of the CPU's not even the count means anything."""
     given = json.get("instance_group") or []
-    on_gpu = [group for group in given if group.get("kind") == "KIND_GPU"]
+    kinds = (None, "KIND_AUTO", "KIND_GPU")
+    on_gpu = [{**group, "kind": "KIND_GPU"} for group in given if group.get("kind") in kinds]
     profile = [str(index) for index in range(profile_count)] if profile_count > 1 else []
     return [{**group, "profile": profile} for group in on_gpu or [{"kind": "KIND_GPU", "count": 1}]]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from naiad.cli.building.plan_config import ONNX_SUFFIX
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.config.backends import DEFAULT_FILENAME, PLATFORM_BACKEND, TENSORRT_DATATYPE
@@ -26,7 +27,6 @@ from naiad.config.versions import version_of
 
 ONNX: Final = "onnxruntime"
 TENSORRT: Final = "tensorrt"
-ONNX_SUFFIX: Final = ".onnx"
 PLAN_SUFFIX: Final = ".plan"
 NOT_IN_TENSORRT: Final = {
     4: "UINT16", 5: "INT16", 8: "BYTES (text)", 11: "FP64", 12: "UINT32", 13: "UINT64",
@@ -114,6 +114,18 @@ def refuse_unfit(path: str) -> None:
     if faults:
         raise CommandFailed("\n".join(map(str, faults)))
     outline = outline_of(path)
+    both = [f'"{name}"' for name in outline.inputs if name in outline.outputs]
+    if both:
+        raise CommandFailed(
+            f"{printable(path)}: {listed(both)} is an input and an output, which TensorRT renames;"
+            " put an Identity between, with an output of another name"
+        )
+    free = [f'input "{name}"' for name in outline.inputs if name in outline.without_shape]
+    if free:
+        raise CommandFailed(
+            f"{printable(path)}: {listed(free)} has no shape, which TensorRT takes for a scalar;"
+            " give it one inside the ONNX, free dimensions by name (onnx.helper, or export again)"
+        )
     sides = (("input", outline.inputs), ("output", outline.outputs))
     unfit = [
         f'{side} "{name}" is {NOT_IN_TENSORRT[element]}'

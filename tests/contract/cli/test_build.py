@@ -134,6 +134,27 @@ def test_faults_of_the_onnx_are_said_with_their_node(
     assert not list(tmp_path.glob("*/1/*.p*"))
 
 
+def test_what_tensorrt_would_take_otherwise_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, y = Tensor("x", "FP32", [None, 4]), Tensor("y", "FP32", [None, 4])
+    through = write_model(tmp_path / "through", [("Relu", ["x"], ["y"])], [x], [x, y])
+    assert built(through) == ExitCode.FAILED
+    assert '"x" is an input and an output, which TensorRT renames' in capsys.readouterr().err
+    z, s = Tensor("z", "FP32", None), Tensor("s", "FP32", [])
+    free = write_model(
+        tmp_path / "free",
+        [("Add", ["z", "s"], ["t"]), ("Relu", ["t"], ["y"])],
+        [z, s],
+        [Tensor("y", "FP32", None)],
+    )
+    assert built(free) == ExitCode.FAILED
+    said = capsys.readouterr().err
+    assert 'input "z" has no shape, which TensorRT takes for a scalar' in said
+    assert '"s"' not in said
+    assert not list(tmp_path.glob("*/1/*.p*"))
+
+
 def test_free_dimensions_need_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = write_echo(tmp_path / "free", "FP32", [None, None])
     assert built(directory) == ExitCode.FAILED

@@ -72,6 +72,30 @@ def test_instances_on_gpus_are_kept_and_get_all_profiles() -> None:
     assert (group["count"], group["gpus"], group["profile"]) == (2, [1], ["0", "1"])
 
 
+@pytest.mark.parametrize(
+    ("group", "count", "gpus"),
+    [
+        ("count: 4", 4, []),
+        ("kind: KIND_AUTO count: 3 gpus: [ 1 ]", 3, [1]),
+        ("gpus: [ 0, 2 ]", 0, [0, 2]),
+    ],
+)
+def test_instances_that_may_be_anywhere_move_to_a_gpu_as_they_are(
+    group: str, count: int, gpus: list[int]
+) -> None:
+    text = FULL.replace("kind: KIND_CPU count: 7", group)
+    (made_group,) = made(text, "1:1:4", "5:16:16")["instance_group"]
+    assert made_group["kind"] == "KIND_GPU"
+    assert (made_group["count"], made_group["gpus"]) == (count, gpus)
+    assert made_group["profile"] == ["0", "1"]
+
+
+def test_onnx_files_of_single_gpus_are_not_the_plans() -> None:
+    files = 'cc_model_filenames [ { key: "8.9" value: "a.onnx" }, { key: "9.0" value: "b.plan" } ]'
+    assert made(FULL + files)["cc_model_filenames"] == {"9.0": "b.plan"}
+    assert not made(FULL + files.replace("b.plan", "B.ONNX")).get("cc_model_filenames")
+
+
 def test_batches_are_no_larger_than_the_plan_takes() -> None:
     plan = made(FULL, "1:2:8")
     assert plan["max_batch_size"] == 8
