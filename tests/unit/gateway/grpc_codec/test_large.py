@@ -347,8 +347,8 @@ def test_what_is_beside_inputs_is_merged_a_part_at_a_time(monkeypatch: pytest.Mo
 def test_many_raw_contents_are_looked_at_a_few_at_a_time() -> None:
     """Reading a request of one input takes as many steps as there are parts; this has none."""
     message = with_(raw_input_contents=[b""] * (FIELDS_MAX - 1))
-    _, steps = ended(request_in_steps(message.SerializeToString()))
-    _, fewest = ended(request_in_steps(with_().SerializeToString()))
+    _, steps = ended(in_steps(message.SerializeToString()))
+    _, fewest = ended(in_steps(with_().SerializeToString()))
     assert steps - fewest == FIELDS_MAX / 512
 
 
@@ -374,7 +374,7 @@ def test_contents_in_parts_are_read_a_few_at_a_time(
         return read(message, *more)
 
     monkeypatch.setattr(large, "_read", reading)
-    steps = request_in_steps(data)
+    steps = in_steps(data)
     assert stepped(data) == expected
     sizes[:] = calls[:] = [0]
     for _ in steps:
