@@ -266,7 +266,7 @@ def _usable(
             usable.append(version)
             continue
         odd = [f"{name} is {kind}" for name, kind in kinds.items() if kind != NOTHING]
-        why = f": {'; '.join(odd)}" if odd else f" has no {listed(filenames)}"
+        why = f": {'; '.join(odd)}" if odd else f" has no {listed(list(kinds))}"
         warnings.append(f"ignored: version directory '{version}'{why}")
     return tuple(usable), warnings
 

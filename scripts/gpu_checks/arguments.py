@@ -6,6 +6,7 @@ Imports nothing but the standard library: what a step needs is the step's to mis
 from __future__ import annotations
 
 import argparse
+import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +18,9 @@ ARRAYS_SUFFIX: Final = ".npz"
 """Of the file beside a plan with its inputs and expected outputs."""
 
 _EPILOG: Final = """\
-exit codes: 0 no row fails; 1 some do, or --out could not be written at the end; 2 called wrongly,
-or cuda.bindings or NumPy is missing; 3 there is no GPU here; 130 interrupted. docs/gpu.md says what
-each step proves."""
+exit codes: 0 no row fails; 1 some do, or the table or --out could not be written at the end; 2
+called wrongly, or cuda.bindings or NumPy is missing; 3 there is no GPU here; 130 interrupted.
+docs/gpu.md says what each step proves."""
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -81,12 +82,13 @@ def _plan_fault(path: Path) -> str:
 
 def _out_fault(path: Path) -> str:
     """By writing nothing to it: rights, read-only file systems, folders that are none."""
-    was_there = path.exists()
+    made = os.path.realpath(path)  # at the end of links that lead to nothing yet
+    was_there = os.path.lexists(made)
     try:
         with path.open("ab"):
             pass
         if not was_there:
-            path.unlink()
+            os.unlink(made)
     except OSError as error:
         return f"cannot be written ({error.strerror})"
     return ""

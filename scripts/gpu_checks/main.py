@@ -51,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.take:
         take(given.take, options, given.rows_to)
         return ALL_PASS
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, _interrupt)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show the table's lines
     try:
@@ -61,11 +63,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _use_wheels(given.wheels, Path(folder, "site"), environment)
             return _Run(options, environment, Path(folder), end).all(given.steps, given.out)
     except (OSError, ValueError) as error:
-        print(f"gpu_check: {error}", file=sys.stderr)
+        _say(str(error))
         return USAGE
     except KeyboardInterrupt:
-        print("gpu_check: interrupted", file=sys.stderr)
+        _say("interrupted")
         return INTERRUPTED
+
+
+def _say(text: str) -> None:
+    """Nobody may be listening any more."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(f"gpu_check: {text}", file=sys.stderr, flush=True)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -77,7 +86,7 @@ def _use_wheels(folder: Path, site: Path, environment: dict[str, str]) -> None:
         names = wheels.unpack(folder, site)
     except (OSError, ValueError) as error:
         raise ValueError(f"--wheels: {error}") from error
-    print(f"gpu_check: {len(names)} wheels of {folder}", file=sys.stderr)
+    _say(f"{len(names)} wheels of {folder}")
     known = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(site), known)))
 
@@ -100,9 +109,10 @@ class _Run:
         except KeyboardInterrupt:
             code = INTERRUPTED
         title = f"gpu_check: {self._summary(code)}, {monotonic() - self._begin:.0f} s"
+        if not self._shown(title):
+            code = code or SOME_FAIL
         if out is not None and not self._written(out, code, title):
             code = code or SOME_FAIL
-        rows.show(self._rows, title, sys.stdout)
         return code
 
     def _steps(self, steps: Sequence[Step]) -> int:
@@ -114,12 +124,26 @@ class _Run:
                 code = SOME_FAIL
         return code
 
+    def _shown(self, title: str) -> bool:
+        if sys.stdout is None:  # closed before the start
+            _say("the table cannot be shown: there is no stdout")
+            return False
+        try:
+            rows.show(self._rows, title, sys.stdout)
+            sys.stdout.flush()
+        except OSError as error:
+            _say(f"the table cannot be shown: {error}")
+            with suppress(OSError, ValueError):  # what is left must not fail at the very end again
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return False
+        return True
+
     def _written(self, out: Path, code: int, title: str) -> bool:
         found = {"exit_code": code, "summary": title, "rows": [asdict(r) for r in self._rows]}
         try:
             out.write_text(json.dumps(found, indent=1) + "\n")
         except OSError as error:
-            print(f"gpu_check: --out: {error}", file=sys.stderr)
+            _say(f"--out: {error}")
             return False
         return True
 
@@ -157,7 +181,7 @@ class _Run:
         if left <= 0:
             reason = f"no time left of the {TOTAL_SECONDS_MAX:g} s of all (TOTAL_SECONDS_MAX)"
             return [rows.failed(step.proves, reason)]
-        print(f"gpu_check: {step.name} ...", file=sys.stderr, flush=True)
+        _say(f"{step.name} ...")
         try:
             return self._rows_of(step, min(step.seconds_max, left))
         except OSError as error:  # no process, no room: the next step may have more luck

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from io import StringIO
 from typing import Final, TextIO
 
 PASS: Final = "pass"
@@ -94,7 +95,12 @@ def show(rows: Sequence[Row], title: str, out: TextIO) -> None:
         measured = f"{row.measured}\n{row.reason}" if row.reason else row.measured
         cells = (row.step, row.what, measured, row.bar, row.verdict)
         table.add_row(*map(_escaped, cells), style=STYLE[row.verdict])
-    Console(file=out, width=None if out.isatty() else 160).print(table)
+    # Not to `out` itself: rich ends the process where that cannot be written.
+    made = StringIO()
+    is_terminal = out.isatty()
+    console = Console(file=made, width=None if is_terminal else 160, force_terminal=is_terminal)
+    console.print(table)
+    out.write(made.getvalue())
 
 
 def _escaped(text: str) -> str:

@@ -96,22 +96,28 @@ def _interface_of(array: Any) -> dict[str, Any] | None:
     """None where there is none, also for types that it cannot tell of (PyTorch: bfloat16)."""
     try:
         found: dict[str, Any] = array.__cuda_array_interface__
-    except (AttributeError, TypeError, RuntimeError):
+    except Exception:  # each library has its own; what it is, DLPack's says
         return None
     return found
 
 
 def _by_interface(found: dict[str, Any], cuda: CudaRuntime) -> DeviceView:
-    address, is_read_only = found["data"]
-    shape = tuple(int(dim) for dim in found["shape"])
-    datatype = _DATATYPE_OF.get(found["typestr"], "")
-    size = (tensor_bytes(datatype, shape) or 0) if datatype else 0
-    strides = found.get("strides")
+    try:
+        address, is_read_only = found["data"]
+        shape = tuple(int(dim) for dim in found["shape"])
+        datatype = _DATATYPE_OF.get(found["typestr"], "")
+        size = (tensor_bytes(datatype, shape) or 0) if datatype else 0
+        item = (tensor_bytes(datatype, (1,)) or 1) if datatype else 1
+        strides = found.get("strides")
+        steps = None if strides is None else tuple(stride // item for stride in strides)
+    except (KeyError, TypeError, ValueError) as fault:
+        raise RequestError(
+            f"expected __cuda_array_interface__ as its version 3 is, got {found!r:.200}"
+        ) from fault
     if found.get("mask") is not None:
         raise RequestError("expected an array without a mask")
-    if strides is not None and datatype:
-        item = tensor_bytes(datatype, (1,)) or 1
-        _check_packed(shape, tuple(stride // item for stride in strides))
+    if steps is not None and datatype:
+        _check_packed(shape, steps)
     try:
         device = cuda.device_of(address) if size else 0
     except CudaFault as fault:
@@ -125,13 +131,19 @@ def _by_dlpack(array: Any) -> DeviceView:
             "expected an array in GPU memory, with __cuda_array_interface__ or __dlpack__, got"
             f" {type(array).__name__}"
         )
-    kind, device = array.__dlpack_device__()
-    if int(kind) != CUDA_DEVICE:
+    try:
+        kind, device = map(int, array.__dlpack_device__())
+        capsule = array.__dlpack__() if kind == CUDA_DEVICE else None
+    except Exception as fault:  # as PyTorch's BufferError of a tensor that requires grad
         raise RequestError(
-            f"expected an array in the memory of a GPU, got one on the DLPack device ({int(kind)},"
+            f"expected {type(array).__name__} to tell its memory by DLPack:"
+            f" {type(fault).__name__}: {fault}"
+        ) from fault
+    if kind != CUDA_DEVICE:
+        raise RequestError(
+            f"expected an array in the memory of a GPU, got one on the DLPack device ({kind},"
             f" {device}); arrays in ordinary memory are given by name: {{'INPUT0': array}}"
         )
-    capsule = array.__dlpack__()
     try:
         found = read_capsule(capsule)
     except ValueError as fault:

@@ -301,6 +301,15 @@ def test_whatever_stands_for_a_models_file_is_told(tmp_path: Path, thing: str) -
     assert f"version directory '1': model.onnx is {said}" in str(found.faults[0])
 
 
+def test_files_that_are_not_there_are_named_once(tmp_path: Path) -> None:
+    files = 'cc_model_filenames [ { key: "8.9" value: "e" }, { key: "9.0" value: "e" } ]'
+    add_model(tmp_path, "m", f'backend: "tensorrt" default_model_filename: "d" {files}')
+
+    (found,) = scan([str(tmp_path)]).models
+
+    assert any(text.endswith("version directory '1' has no d, e") for text in found.warnings)
+
+
 @pytest.mark.parametrize("thing", ["a loop", "a link to nothing", "a pipe", "a socket"])
 def test_odd_things_beside_a_models_files_are_nothing_to_it(tmp_path: Path, thing: str) -> None:
     directory = add_model(tmp_path, "m")

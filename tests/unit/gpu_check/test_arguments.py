@@ -46,6 +46,17 @@ def test_a_place_for_the_rows_is_left_as_it_was(tmp_path: Path) -> None:
     assert not new.exists()
 
 
+def test_a_link_to_a_place_for_the_rows_stays(tmp_path: Path) -> None:
+    """Whatever it leads to is not there either, afterwards."""
+    link, between = tmp_path / "link", tmp_path / "between"
+    link.symlink_to(between)
+    between.symlink_to("rows")
+    assert parsed(["--out", str(link)]).out == link
+    assert link.is_symlink()
+    assert between.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["between", "link"]
+
+
 def test_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan, empty = tmp_path / "a.plan", tmp_path / "b.plan"
     plan.write_bytes(b"plan")

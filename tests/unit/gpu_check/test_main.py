@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from time import monotonic
 
@@ -19,8 +20,10 @@ from gpu_checks.main import (
     SOME_FAIL,
     TOTAL_SECONDS_MAX,
     _Run,
+    main,
 )
 from gpu_checks.steps import Options
+from support.waiting import wait_until
 
 GOOD = rows.told("a", 1.0, "s")
 
@@ -113,6 +116,65 @@ def test_an_interruption_shows_what_there_is(
     assert run(tmp_path).all(["register", "ipc", "rates"], None) == INTERRUPTED
     said = " ".join(capsys.readouterr().out.split())
     assert "gpu_check: interrupted: 2 pass, 0 fail, 0 skipped" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_leaves_no_folder_and_no_step(tmp_path: Path, number: signal.Signals) -> None:
+    """The step says its process id, and sleeps."""
+    told = tmp_path / "told"
+    code = (
+        "import os, signal, sys; from gpu_checks import main\n"
+        f"signal.signal(signal.SIGINT, signal.default_int_handler); told = {str(told)!r}\n"
+        "def started(self, command, log, seconds, run=main._Run._run):\n"
+        "    spoken = f'echo $$ > {told}.new; mv {told}.new {told}; sleep 60'\n"
+        "    return run(self, ['sh', '-c', spoken], log, seconds)\n"
+        "main._Run._run = started\n"
+        "sys.exit(main.main(['--only', 'ipc']))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe) as script:
+        wait_until(told.exists, "the step")
+        script.send_signal(number)
+        out, err = script.communicate(timeout=30)
+    assert (script.returncode, b"interrupted" in out) == (INTERRUPTED, True), err
+    assert [path.name for path in tmp_path.iterdir()] == ["told"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)
+
+
+def test_who_is_to_survive_a_hangup_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    monkeypatch.setattr(_Run, "all", lambda self, names, out: 0)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        assert main(["--only", "ipc"]) == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("closed", ["> /dev/full", "| true", ">&- 2>&-"])
+def test_a_table_that_cannot_be_shown_is_no_traceback(tmp_path: Path, closed: str) -> None:
+    out, code = tmp_path / "rows.json", tmp_path / "code"
+    script = Path(__file__).parents[3] / "scripts" / "gpu_check"
+    inner = f"(sleep 0.1; {sys.executable} {script} --only ipc --out {out}; echo $? > {code})"
+    ran = subprocess.run(["sh", "-c", f"{inner} {closed}"], stderr=subprocess.PIPE, timeout=60)
+    assert b"Traceback" not in ran.stderr
+    assert b"Exception" not in ran.stderr
+    found = json.loads(out.read_text())
+    assert int(code.read_text()) == found["exit_code"] != 0
+
+
+def test_a_table_that_cannot_be_shown_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Steps(monkeypatch, GOOD.to_json() + "\n")
+    monkeypatch.setattr("sys.stdout", None)
+    assert run(tmp_path).all(["ipc"], tmp_path / "out") == SOME_FAIL
+    assert "gpu_check: the table cannot be shown" in capsys.readouterr().err
 
 
 def test_how_a_process_ended(tmp_path: Path) -> None:

@@ -57,6 +57,46 @@ def test_dlpack_tells_where_the_interface_cannot() -> None:
     assert view == DeviceView(array.address, 12, 0, "BF16", (2, 3), False)
 
 
+class Fails(Packed):
+    """As a tensor of PyTorch that requires grad; `where` it fails, and how."""
+
+    def __init__(self, where: str, fault: Exception) -> None:
+        super().__init__(VALUES.astype(np.uint16), "BF16")
+        self.where, self.fault = where, fault
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise self.fault
+
+    def __dlpack__(self, **more: object) -> object:
+        if self.where == "capsule":
+            raise self.fault
+        return super().__dlpack__(**more)
+
+    def __dlpack_device__(self) -> Any:
+        if self.where == "device":
+            raise self.fault
+        return "cuda" if self.where == "words" else super().__dlpack_device__()
+
+
+@pytest.mark.parametrize("where", ["capsule", "device", "words"])
+@pytest.mark.parametrize("fault", [BufferError("use detach()"), ValueError("no"), KeyError("k")])
+def test_what_dlpack_raises_refuses_the_array(where: str, fault: Exception) -> None:
+    with pytest.raises(
+        RequestError, match=r"expected Fails to tell its memory by DLPack: "
+    ) as told:
+        view_of(Fails(where, fault), fake_cuda_ipc.loaded())
+    assert where == "words" or f"{type(fault).__name__}: {fault}" in told.value.message
+
+
+@pytest.mark.parametrize(
+    "changed", [{"data": None}, {"data": (1,)}, {"shape": None}, {"typestr": []}, {"strides": 3}]
+)
+def test_an_interface_that_is_none_refuses_the_array(changed: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="expected __cuda_array_interface__ "):
+        view_of(Interfaced(VALUES, **changed), fake_cuda_ipc.loaded())
+
+
 class Taken:
     """Gives NumPy our capsule, as if its memory were the CPU's."""
 
