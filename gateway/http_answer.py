@@ -20,6 +20,9 @@ ToJson = Callable[[str, str, tuple[int, ...], memoryview], bytes]
 APART_BYTES_MIN: Final = 64 * 1024
 """Of an array as JSON, from which on copying it once more costs too much."""
 
+INLINE_BYTES_MAX: Final = 4 * 1024
+"""Of one that was written in parts and yet is no part of its own: a thousand of them are 4 MiB."""
+
 NOTHING: Final[Mapping[str, Sequence[bytes]]] = {}
 
 JSON_TYPE: Final = "application/json"
@@ -61,6 +64,8 @@ def answer_body(
             texts.append(f'{head},"parameters":{{"binary_data_size":{len(data)}}}}}')
             if len(data):
                 binary.append(data)
+        elif name in written and sum(map(len, written[name])) < INLINE_BYTES_MAX:
+            texts.append(f'{head},"data":{b"".join(written[name]).decode()}}}')
         elif name in written:
             large[len(texts)] = written[name]
             texts.append(f'{head},"data":')

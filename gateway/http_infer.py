@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from naiad.client.requests import Buffer
-from naiad.gateway.calls import Arena, InferAnswer, InferCall
+from naiad.gateway.calls import AnswerOutput, Arena, InferAnswer, InferCall
 from naiad.gateway.compression import (
     CODINGS,
     COMPRESSED_BYTES_MIN,
@@ -45,8 +45,8 @@ from naiad.gateway.http_template import (
     template_of,
 )
 from naiad.gateway.inflating import inflated_in_budget
-from naiad.gateway.json_tensors import from_json, to_json
-from naiad.gateway.large_json import LIGHT_BYTES, TENSOR_BYTES_MIN, LargeJson, is_light
+from naiad.gateway.json_tensors import from_json, text_cost, to_json
+from naiad.gateway.large_json import LIGHT_BYTES, LargeJson, is_light
 from naiad.gateway.pending import Outcome, prepared
 from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.users import NOBODY, User, UserHeaders
@@ -61,6 +61,10 @@ ALIGNMENT: Final = 64
 DIGITS_MAX: Final = 10
 IN_THREAD_BYTES_MIN: Final = 64 * 1024
 """Responses from here on are compressed in a thread, where zlib lets others run."""
+LIGHT_COST: Final = 2048
+"""Of an answer that is written as JSON at once: so many numbers take 2 ms."""
+OUTPUT_COST: Final = 8
+"""Of an output, whatever is in it."""
 
 _LENGTH: Final = HEADER_NAME.lower().encode()
 _CODING: Final = b"content-encoding"
@@ -150,7 +154,7 @@ class Inference:
         return BodyPlace(region, offset, region.view[offset : offset + head.length])
 
     def _done(self, connection: HttpConnection, call: InferCall, outcome: Outcome) -> None:
-        if isinstance(outcome, InferAnswer) and large_outputs(call, outcome):
+        if isinstance(outcome, InferAnswer) and slow_outputs(call, outcome):
             work = partial(self._response, call, outcome)
             connection.goes_on(asyncio.get_running_loop().create_task(replied(connection, work)))
         else:
@@ -249,25 +253,31 @@ class Inference:
 
     async def _response(self, call: InferCall, answer: InferAnswer) -> Response:
         """The response with every large array written apart."""
-        written = {
-            name: await self._large.text(name, datatype, shape, data)
-            for name, datatype, shape, data in large_outputs(call, answer)
-        }
+        outputs = slow_outputs(call, answer)
+        written = await self._large.texts(outputs) if outputs else NOTHING
         return response_of(call, answer, written)
 
 
-def large_outputs(
-    call: InferCall, answer: InferAnswer
-) -> list[tuple[str, str, tuple[int, ...], memoryview]]:
-    """Outputs whose arrays take long to write as JSON."""
+def slow_outputs(call: InferCall, answer: InferAnswer) -> list[AnswerOutput]:
+    """Those that are written as JSON, when that takes long altogether."""
+    most = 0
+    for _, _, _, data in answer.outputs:
+        most += OUTPUT_COST
+        if data is not None:
+            most += len(data)
+    if most <= LIGHT_COST:  # which is what nearly every answer has to be asked
+        return []
     wishes = {one.name: one.is_binary for one in call.outputs}
-    return [
-        (name, datatype, shape, data)
-        for name, datatype, shape, data in answer.outputs
-        if data is not None
-        and len(data) >= TENSOR_BYTES_MIN
-        and not wishes.get(name, call.is_binary_by_default)
+    found = [
+        one
+        for one in answer.outputs
+        if one.data is not None and not wishes.get(one.name, call.is_binary_by_default)
     ]
+    cost = sum(
+        OUTPUT_COST + text_cost(datatype, shape, len(data or b""))
+        for _, datatype, shape, data in found
+    )
+    return found if cost > LIGHT_COST else []
 
 
 def _place(request: HttpRequest) -> tuple[Arena, int] | None:

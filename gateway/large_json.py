@@ -7,10 +7,11 @@ milliseconds at a time.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from naiad.client.requests import Buffer
-from naiad.gateway.calls import Arena, CallInput, InferCall
+from naiad.gateway.calls import AnswerOutput, Arena, CallInput, InferCall
 from naiad.gateway.http_parameters import Json, array_of, nested_too_deeply, no_json, parsed
 from naiad.gateway.http_request import Inputs, call_with
 from naiad.gateway.json_members import members
@@ -40,8 +41,10 @@ _OBJECT_COST: Final = 45
 """Reading one takes so many times as long as a number: each may be an input."""
 INPUTS_PER_STEP: Final = 64
 """Of a call, that are looked at at once: 1 ms."""
-TENSOR_BYTES_MIN: Final = 32 * 1024
-"""Of an output that is written as JSON, likewise."""
+STEP_TEXT_BYTES: Final = 16 * 1024
+"""Of outputs, that are written at once, and at most one slice of an array: 2 ms."""
+_OUTPUT_TEXT_BYTES: Final = 256
+"""As much as writing an output that has next to nothing in it takes."""
 MARK_BYTES: Final = 16
 """Random, of what stands for a part of a text."""
 _KNOWN: Final = frozenset({"id", "inputs", "outputs", "parameters"})
@@ -58,7 +61,7 @@ def is_light(body: Buffer, length: int) -> bool:
 
 
 class LargeJson:
-    """`call`, `text`."""
+    """`call`, `texts`."""
 
     def __init__(self, long_work: LongWork) -> None:
         self._long_work = long_work
@@ -77,11 +80,10 @@ class LargeJson:
             length, call_in_steps(model, version, body, length, limit_bytes, place)
         )
 
-    async def text(
-        self, name: str, datatype: str, shape: tuple[int, ...], data: memoryview
-    ) -> list[bytes]:
-        """What `to_json` makes of an output, in parts. Raises RequestError, Unavailable."""
-        return await self._long_work.run(len(data), _text(name, datatype, shape, data))
+    async def texts(self, outputs: Sequence[AnswerOutput]) -> dict[str, list[bytes]]:
+        """What `to_json` makes of each, by name, in parts. Raises RequestError, Unavailable."""
+        size = sum(len(one.data or b"") for one in outputs)
+        return await self._long_work.run(size, _texts(outputs))
 
 
 class _Input(NamedTuple):
@@ -184,9 +186,16 @@ def _elements(part: Slice, string: LongString | None, text: memoryview) -> list[
     return elements
 
 
-def _text(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> Steps[list[bytes]]:
-    parts: list[bytes] = []
-    for part in text_slices(name, datatype, shape, data):
-        parts.append(part)
-        yield
-    return parts
+def _texts(outputs: Sequence[AnswerOutput]) -> Steps[dict[str, list[bytes]]]:
+    found: dict[str, list[bytes]] = {}
+    text_bytes = 0
+    for name, datatype, shape, data in outputs:
+        parts = found[name] = []
+        for part in text_slices(name, datatype, shape, data or memoryview(b"")):
+            parts.append(part)
+            text_bytes += len(part)
+            if text_bytes >= STEP_TEXT_BYTES:
+                text_bytes = 0
+                yield
+        text_bytes += _OUTPUT_TEXT_BYTES
+    return found

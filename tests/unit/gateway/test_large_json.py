@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 
 from naiad.client.tensors import pack_bytes
 from naiad.gateway import json_slices, large_json
-from naiad.gateway.calls import InferCall
+from naiad.gateway.calls import AnswerOutput, CallOutput, InferAnswer, InferCall
+from naiad.gateway.http_answer import answer_body
+from naiad.gateway.http_infer import slow_outputs
 from naiad.gateway.http_request import Inputs, infer_call
 from naiad.gateway.json_slices import (
     ARRAYS_MAX,
@@ -25,18 +28,22 @@ from naiad.gateway.json_slices import (
     Slice,
     cut_out,
 )
-from naiad.gateway.json_tensors import from_json, to_json
+from naiad.gateway.json_tensors import SLICE_BYTES as SLICE_BYTES_OUT
+from naiad.gateway.json_tensors import SLICE_ITEMS, from_json, text_slices, to_json
 from naiad.gateway.large_json import (
     INPUTS_PER_STEP,
     LIGHT_BYTES,
+    STEP_TEXT_BYTES,
     TEXT_BYTES_MIN,
     LargeJson,
     is_light,
 )
 from naiad.gateway.long_work import UNDER_WAY_BYTES_MAX, LongWork
-from naiad.protocol.errors import RequestError, Unavailable
+from naiad.protocol.errors import ModelError, RequestError, Unavailable
 
 LIMIT = 1 << 26
+LEAST_BYTES = 64
+"""Of the work that an output is, whatever is in it."""
 FLOATS = [number / 8 for number in range(40_000)]
 STRINGS = ['"', "\\", '","', "],[", "\\\\", "é", "", '\\"', "[1,2]", ', "', "plain", "x" * 300]
 
@@ -53,6 +60,10 @@ def at_once(text: bytes, behind: bytes = b"") -> InferCall:
 def in_slices(text: bytes, behind: bytes = b"") -> InferCall:
     whole = memoryview(text + behind)
     return asyncio.run(LargeJson(LongWork()).call("m", 1, whole, len(text), LIMIT, None))
+
+
+def written(outputs: Sequence[AnswerOutput]) -> dict[str, list[bytes]]:
+    return asyncio.run(LargeJson(LongWork()).texts(outputs))
 
 
 def cut(text: bytes) -> Cut[list[Slice]]:
@@ -441,7 +452,7 @@ def test_what_is_read_at_once_is_soon_read(text: bytes, light: bool) -> None:
 )
 def test_outputs(datatype: str, data: Any, count: int) -> None:
     raw = memoryview(pack_bytes("O", data) if datatype == "BYTES" else data.tobytes())
-    parts = asyncio.run(LargeJson(LongWork()).text("O", datatype, (count,), raw))
+    parts = written([AnswerOutput("O", datatype, (count,), raw)])["O"]
     assert b"".join(parts) == to_json("O", datatype, (count,), raw)
     assert max(map(len, parts)) < 200_000
 
@@ -449,7 +460,95 @@ def test_outputs(datatype: str, data: Any, count: int) -> None:
 def test_outputs_that_json_cannot_hold() -> None:
     for datatype, raw in (("FP16", bytes(80_000)), ("BYTES", b"\1\0\0\0\xff" * 9000)):
         with pytest.raises(RequestError, match="Please use the binary data format"):
-            asyncio.run(LargeJson(LongWork()).text("O", datatype, (9000,), memoryview(raw)))
+            written([AnswerOutput("O", datatype, (9000,), memoryview(raw))])
+
+
+@pytest.mark.parametrize("at", [0, 1, SLICE_BYTES_OUT - 1, SLICE_BYTES_OUT, 3 * SLICE_BYTES_OUT])
+@pytest.mark.parametrize("odd", ["", "\U0001f600", '\x01"\\', b"\xff", b"\xe2\x82"])
+def test_long_strings_are_written_in_pieces(at: int, odd: str | bytes) -> None:
+    """With the same faults as a short one; and what is before and behind them."""
+    insert = odd.encode() if isinstance(odd, str) else odd
+    text = b"a" * at + insert + b"b" * (3 * SLICE_BYTES_OUT - at)
+    for items in ([text], [b"x", text, text, b"y"], [text, b""]):
+        raw = memoryview(pack_bytes("O", np.array([*items, None], dtype=object)[:-1]))
+        one = AnswerOutput("O", "BYTES", (len(items),), raw)
+        if isinstance(odd, bytes):
+            with pytest.raises(RequestError) as whole:
+                to_json("O", "BYTES", (len(items),), raw)
+            with pytest.raises(RequestError) as caught:
+                written([one])
+            assert caught.value.message == whole.value.message
+        else:
+            parts = written([one])["O"]
+            assert b"".join(parts) == to_json("O", "BYTES", (len(items),), raw)
+            assert max(map(len, parts)) <= SLICE_BYTES_OUT + 100
+
+
+def test_a_string_that_is_cut_off_is_no_string() -> None:
+    raw = memoryview((200_000).to_bytes(4, "little") + b"a" * 199_999)
+    with pytest.raises(ModelError, match="does not hold 1 whole elements"):
+        written([AnswerOutput("O", "BYTES", (1,), raw)])
+
+
+@pytest.mark.parametrize(
+    ("count", "datatype", "values"),
+    [
+        (900, "INT32", np.arange(7500, dtype="<i4") + 2**30),
+        (16, "FP64", np.random.default_rng(1).random(3000)),
+        (1, "FP32", np.arange(8191, dtype="<f4") / 7),
+        (900, "INT8", np.arange(2).astype("i1")),
+        (300, "BOOL", np.zeros(3, dtype=bool)),
+        (2, "BYTES", np.array(["\x01" * 300_000] * 2, dtype=object)),
+    ],
+)
+def test_no_step_writes_much(
+    count: int, datatype: str, values: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many outputs there are, and however small each is."""
+    sizes = [0]
+    slices = text_slices
+
+    def counted(*args: Any) -> Any:
+        sizes[-1] += LEAST_BYTES
+        for part in slices(*args):
+            sizes[-1] += len(part)
+            yield part
+
+    monkeypatch.setattr(large_json, "text_slices", counted)
+    raw = memoryview(pack_bytes("O", values) if datatype == "BYTES" else values.tobytes())
+    outputs = tuple(
+        AnswerOutput(f"O{number}", datatype, (len(values),), raw) for number in range(count)
+    )
+    answer = InferAnswer("m", 1, "", outputs)
+    call = InferCall("m", 1, "", (), ())
+    assert slow_outputs(call, answer) == list(outputs)
+    for _ in large_json._texts(outputs):
+        sizes.append(0)
+    slice_bytes = SLICE_ITEMS * 21 if datatype != "BYTES" else 6 * SLICE_BYTES_OUT
+    assert max(sizes) <= STEP_TEXT_BYTES + slice_bytes
+    assert sum(sizes) >= count * len(to_json("O", datatype, (len(values),), raw))
+    body = answer_body(call, answer, to_json, written(outputs))
+    assert b"".join(body.parts) == b"".join(answer_body(call, answer, to_json).parts)
+    assert (len(body.parts) == 1) == (len(raw) < 100)
+
+
+def test_usual_answers_are_written_at_once() -> None:
+    """And binary ones, however large."""
+    floats = memoryview(bytes(8000))
+    small = InferAnswer("m", 1, "", (AnswerOutput("O", "FP32", (2000,), floats),))
+    assert not slow_outputs(InferCall("m", 1, "", (), ()), small)
+    texts = memoryview(b"\4\0\0\0text" * 1000)
+    strings = InferAnswer("m", 1, "", (AnswerOutput("O", "BYTES", (1000,), texts),))
+    assert not slow_outputs(InferCall("m", 1, "", (), ()), strings)
+    large = InferAnswer("m", 1, "", (AnswerOutput("O", "FP32", (2000,), floats),) * 20)
+    assert slow_outputs(InferCall("m", 1, "", (), ()), large)
+    assert not slow_outputs(InferCall("m", 1, "", (), (), is_binary_by_default=True), large)
+    asked = (CallOutput("O", is_binary=True),)
+    assert not slow_outputs(InferCall("m", 1, "", (), asked), large)
+    assert not slow_outputs(
+        InferCall("m", 1, "", (), ()),
+        InferAnswer("m", 1, "", (AnswerOutput("O", "FP32", (2**20,), None),) * 20),
+    )
 
 
 # --- turns ---------------------------------------------------------------------------------------
@@ -473,8 +572,8 @@ def test_others_run_between_slices_and_what_is_cancelled_is_forgotten() -> None:
         assert await works[1] == await works[2] == at_once(text)
         assert works[0].cancelled()
         whole = memoryview(bytes(1)).cast("B")
-        fits = asyncio.ensure_future(large.text("O", "UINT8", (1,), whole))
-        assert await fits == [b"[0", b"]"]
+        fits = asyncio.ensure_future(large.texts([AnswerOutput("O", "UINT8", (1,), whole)]))
+        assert await fits == {"O": [b"[0", b"]"]}
 
     asyncio.run(run())
 
