@@ -210,7 +210,21 @@ def _device_memory(
     for name, place, region, offset, size in outputs:
         if place == _REGION and region in regions.device_ids:
             places[name] = regions.device.span(region, offset, size)
+    for span in (*inputs.values(), *places.values()):
+        regions.device.wait_for(span)
     return DeviceMemory(inputs, places) if inputs or places else None
+
+
+def awaits_owners(batch: ReceivedBatch) -> bool:
+    """Whether reading this batch would wait, or might, for clients' own work on the GPU."""
+    regions = batch.regions
+    if not regions.device_ids:
+        return False
+    named: set[int] = set()
+    for request in batch.requests:
+        named.update(one.region for one in request.inputs if one.place == _REGION)
+        named.update(one.region for one in request.outputs if one.place == _REGION)
+    return regions.device.awaits_owner(named & regions.device_ids)
 
 
 class ResultWriter:

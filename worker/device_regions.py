@@ -10,7 +10,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from time import monotonic, sleep
+from typing import Any, Final
 
 from naiad.protocol.errors import Code, ModelError, ProtocolError, RequestError
 from naiad.protocol.messages import Region
@@ -20,6 +21,10 @@ from naiad.shm.layout import checked_range
 from naiad.shm.mappings import DEFINITIONS_MAX
 from naiad.worker.backends.base import DeviceSpan, InstanceLost
 
+CLIENT_EVENT_SECONDS_MAX: Final = 5.0
+"""What a batch waits, all in all, for its clients' own work on their memory."""
+EVENT_POLL_SECONDS: Final = 100e-6
+
 
 class OpenedRegion:
     """A mapping of somebody else's GPU memory; it ends with this object."""
@@ -27,6 +32,9 @@ class OpenedRegion:
     def __init__(self, cuda: CudaRuntime, region: Region) -> None:
         """Raises CudaFault, CudaMissing, or RequestError when there is less than was said."""
         memory, event, name = parsed(region.key)
+        self.name = name
+        self.is_overdue = False
+        """Whether its event was waited for in vain; until that comes nobody waits again."""
         # With one GPU to see, that is the one, whatever number the server knows it by.
         self.device = region.device if region.device < cuda.device_count else 0
         self.address = cuda.open_memory(memory, self.device)
@@ -64,6 +72,11 @@ class DeviceRegions:
         self._cuda: CudaRuntime | None = None
         self._regions: dict[int, Region] = {}
         self._opened: dict[int, OpenedRegion] = {}
+        self._patience_ends = 0.0
+
+    def begin(self) -> None:
+        """A batch begins: from here on it may wait CLIENT_EVENT_SECONDS_MAX for events."""
+        self._patience_ends = monotonic() + CLIENT_EVENT_SECONDS_MAX
 
     def define(self, region: Region) -> None:
         """Raises ProtocolError when an id comes to mean something else."""
@@ -122,6 +135,20 @@ class DeviceRegions:
                 opened[ident] = weakref.ref(self._opened.pop(ident))
         return {ident: region for ident, region in opened.items() if region() is not None}
 
+    def awaits_owner(self, ids: Iterable[int]) -> bool:
+        """Whether the owner's own work on one of these regions is, or may be, under way."""
+        return any(self._awaits_owner(ident) for ident in ids)
+
+    def _awaits_owner(self, ident: int) -> bool:
+        opened = self._opened.get(ident)
+        if opened is None:
+            region = self._regions.get(ident)
+            return region is not None and parsed(region.key).event != b""
+        try:
+            return opened.event is not None and not self.cuda().is_reached(opened.event)
+        except CudaFault:
+            return True  # whoever waits for it is told
+
     # --- Copies --------------------------------------------------------------------------------
 
     def host_copy(self, span: DeviceSpan) -> memoryview:
@@ -145,7 +172,7 @@ class DeviceRegions:
             cuda.copy_on_device(target.address, source.address, source.size, target.device)
 
     def wait_for(self, span: DeviceSpan) -> None:
-        """Until the owner's own work on it is done, for code that does not know of events."""
+        """Until the owner's own work on it is done; RequestError when that takes too long."""
         if span.event is not None:
             with self._waited_for(span):
                 pass
@@ -153,11 +180,11 @@ class DeviceRegions:
     @contextmanager
     def _waited_for(self, span: DeviceSpan) -> Iterator[CudaRuntime]:
         """The memory is free of its owner's own work. Raises ModelError or InstanceLost for what
-        goes wrong within."""
+        goes wrong within, RequestError when the owner's work does not end."""
         try:
             cuda = self.cuda()
             if span.event is not None:
-                cuda.wait_for(span.event)
+                self._wait(cuda, span.event, span.keep)
             yield cuda
         except CudaMissing as missing:
             raise ModelError(f"a tensor in GPU memory cannot be reached: {missing}") from missing
@@ -165,6 +192,20 @@ class DeviceRegions:
             if fault.is_sticky:
                 raise lost(fault) from fault
             raise ModelError(f"copying a tensor from or to GPU memory: {fault}") from fault
+
+    def _wait(self, cuda: CudaRuntime, event: Any, opened: OpenedRegion) -> None:
+        """Never on a stream, which others' work would wait in as well."""
+        is_reached = cuda.is_reached(event)
+        while not is_reached and not opened.is_overdue and monotonic() < self._patience_ends:
+            sleep(EVENT_POLL_SECONDS)
+            is_reached = cuda.is_reached(event)
+        opened.is_overdue = not is_reached
+        if not is_reached:
+            raise RequestError(
+                f"CUDA shared memory region '{opened.name}': its event was not reached within"
+                f" {CLIENT_EVENT_SECONDS_MAX:g} s (CLIENT_EVENT_SECONDS_MAX); send a request when"
+                " the work that the event is recorded behind is about to end"
+            )
 
 
 def lost(fault: CudaFault) -> InstanceLost:

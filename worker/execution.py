@@ -24,7 +24,14 @@ from naiad.worker.backends.base import (
     ModelRequest,
     ModelResponse,
 )
-from naiad.worker.batch import Buffer, Lender, ReceivedBatch, RequestReader, ResultWriter
+from naiad.worker.batch import (
+    Buffer,
+    Lender,
+    ReceivedBatch,
+    RequestReader,
+    ResultWriter,
+    awaits_owners,
+)
 from naiad.worker.exception_text import described, own_error, place_below
 from naiad.worker.gpu_health import GpuHealth
 from naiad.worker.log import Log
@@ -108,6 +115,7 @@ class Execution:
         self._page.begin(batch.id, started_ns)
         self._splits = 0
         self._abandoned = abandoned
+        batch.regions.device.begin()
         _, requests, results = self._taken(batch)
         read_ns = monotonic_ns()
         responses = self._execute(requests, batch) if requests else ()
@@ -142,7 +150,7 @@ class Execution:
         if self._ahead is not None or find_next is None:
             return
         batch = find_next()
-        if batch is None:
+        if batch is None or awaits_owners(batch):
             return
         self._ahead = ahead = self._read(batch)
         if ahead.requests:

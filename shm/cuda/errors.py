@@ -10,6 +10,7 @@ DRIVER_MODULE: Final = "cuda.bindings.driver"
 NO_DRIVER_ERRORS: Final = frozenset({34, 35})
 NO_CONTEXT_ERROR: Final = 201
 """CUDA_ERROR_INVALID_CONTEXT: nothing of CUDA has been called in this thread."""
+NOT_READY_ERROR: Final = 600
 UNKNOWN_ERROR: Final = 999
 STICKY_WORDS: Final = {
     214: "uncorrectable ECC error encountered",

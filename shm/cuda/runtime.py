@@ -16,6 +16,7 @@ from uuid import UUID
 from naiad.shm.cuda.errors import (
     DRIVER_MODULE,
     NO_CONTEXT_ERROR,
+    NOT_READY_ERROR,
     RUNTIME_MODULE,
     STICKY_ERRORS,
     described,
@@ -149,8 +150,15 @@ class CudaRuntime:
         with self._on(device):
             self._call("cudaEventRecord", event, stream)
 
-    def wait_for(self, event: Any) -> None:
-        self._call("cudaEventSynchronize", event)
+    def is_reached(self, event: Any) -> bool:
+        """Whether all is done that the event was last recorded behind."""
+        try:
+            self._call("cudaEventQuery", event)
+        except CudaFault as fault:
+            if fault.code != NOT_READY_ERROR:
+                raise
+            return False
+        return True
 
     def end_event(self, event: Any) -> None:
         self._call("cudaEventDestroy", event)

@@ -360,6 +360,10 @@ def cudaEventRecord(event: cudaEvent_t, stream: cudaStream_t) -> Any:
 @_call(0)
 def cudaEventQuery(event: cudaEvent_t) -> Any:
     """It tells of what went wrong meanwhile."""
+    return looked_at(event)
+
+
+def looked_at(event: cudaEvent_t) -> Any:
     is_reached = device.timing.looked(event.done)
     if device.sticky:
         return cudaError_t(device.sticky)

@@ -75,18 +75,6 @@ def _note_time(event: Any) -> None:
     event.reached_at = time.perf_counter()
 
 
-def cudaEventQuery(event: Any) -> Any:
-    if isinstance(event, base.InterprocessEvent):
-        return _interprocess_query(event)
-    return cudart.cudaEventQuery(event)
-
-
-@cudart._call(0)
-def _interprocess_query(event: Any) -> Any:
-    recorded, done = event.counts
-    return None if done >= recorded else cudart.cudaError_t.cudaErrorNotReady
-
-
 @cudart._call(1)
 def cudaEventElapsedTime(start: Any, end: Any) -> Any:
     return ((end.reached_at - start.reached_at) * 1000,)

@@ -186,7 +186,7 @@ def test_numbers_that_are_written_out_are_the_real_ones() -> None:
     real = runtime.cudaError_t
     assert calls._SUCCESS == streams._SUCCESS == real.cudaSuccess
     assert real.cudaErrorMemoryAllocation == calls._OUT_OF_MEMORY
-    assert real.cudaErrorNotReady == streams._NOT_READY
+    assert real.cudaErrorNotReady == streams._NOT_READY == errors.NOT_READY_ERROR
     assert real.cudaErrorUnknown == errors.UNKNOWN_ERROR
     assert {real(code).name for code in errors.NO_DRIVER_ERRORS} == {
         "cudaErrorStubLibrary",

@@ -309,10 +309,11 @@ refused = (fake_gpu.cudaError_t.cudaErrorNotSupported,)
 fake_gpu.cudaHostRegister = lambda *_: refused
 """
 HASTY = """
-own = fake_gpu.cudaStreamWaitEvent
 done = (fake_gpu.cudaError_t.cudaSuccess,)
 is_shared = lambda event: isinstance(event, fake_gpu.InterprocessEvent)
-fake_gpu.cudaStreamWaitEvent = lambda *a: done if is_shared(a[1]) else own(*a)
+wait, query = fake_gpu.cudaStreamWaitEvent, fake_gpu.cudaEventQuery
+fake_gpu.cudaStreamWaitEvent = lambda *a: done if is_shared(a[1]) else wait(*a)
+fake_gpu.cudaEventQuery = lambda event: done if is_shared(event) else query(event)
 """
 
 

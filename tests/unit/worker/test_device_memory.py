@@ -346,7 +346,7 @@ def test_a_number_means_one_region_only(table: RegionTable, handle: bytes) -> No
 
 
 def test_the_owners_event_is_waited_for_before_bytes_are_touched(
-    handle: bytes, gpu: fake_cudart.Device
+    handle: bytes, gpu: fake_cudart.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = fake_cuda_ipc.loaded()
     owners = cuda.new_event(0)
@@ -354,15 +354,66 @@ def test_the_owners_event_is_waited_for_before_bytes_are_touched(
     regions = DeviceRegions(lambda: cuda)
     regions.define(cuda_region(handle, 256, 0, "theirs", region_id=1))
     span = regions.span(1, 0, 16)._replace(event=event)
+    looks = 0
+
+    def pause(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        assert gpu.calls["cudaMemcpy"] == copied
+        if looks == 3:
+            event.set_counts(1, 1)
+
+    monkeypatch.setattr(device_regions, "sleep", pause)
     for touch in (
         lambda: regions.host_copy(span),
         lambda: regions.write(span, bytes(16)),
         lambda: regions.move(span, span),
     ):
-        before = gpu.calls["cudaEventSynchronize"]
+        event.set_counts(1, 0)
+        looks, copied = 0, gpu.calls["cudaMemcpy"]
+        regions.begin()
         touch()
-        assert gpu.calls["cudaEventSynchronize"] == before + 1
+        assert (looks, gpu.calls["cudaMemcpy"]) == (3, copied + 1)
+        touch()
+        assert looks == 3, "nobody waits for what is done"
     cuda.end_event(owners)
+
+
+def test_an_owners_event_that_does_not_come_is_waited_for_once(
+    handle: bytes, gpu: fake_cudart.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By all the requests of a batch together, and not again before it comes."""
+    now, waited = 100.0, 0.0
+
+    def pause(seconds: float) -> None:
+        nonlocal now, waited
+        now, waited = now + 1.5, waited + 1.5
+
+    monkeypatch.setattr(device_regions, "sleep", pause)
+    monkeypatch.setattr(device_regions, "monotonic", lambda: now)
+    event = fake_cuda_ipc.event_of_another()
+    regions = DeviceRegions(fake_cuda_ipc.loaded)
+    others = fake_cuda_ipc.device_of_another(bytes(256))
+    for ident, (memory, name) in enumerate([(handle, "theirs"), (others, "more")], 1):
+        regions.define(cuda_region(memory, 256, 0, name, event=event, region_id=ident))
+    first, second = regions.span(1, 0, 16), regions.span(2, 0, 16)
+    first.event.set_counts(1, 0)
+    regions.begin()
+    for span, name in ((first, "theirs"), (second, "more"), (first, "theirs")):
+        with pytest.raises(RequestError, match=f"'{name}': its event was not reached within 5 s"):
+            regions.wait_for(span)
+        assert waited == 6.0
+    regions.begin()
+    with pytest.raises(RequestError):
+        regions.host_copy(first)
+    assert waited == 6.0
+    assert gpu.calls["cudaMemcpy"] == 0
+    first.event.set_counts(1, 1)
+    regions.host_copy(first)
+    first.event.set_counts(2, 1)
+    with pytest.raises(RequestError):
+        regions.wait_for(first)
+    assert waited == 12.0, "it came, and is waited for again"
 
 
 def test_the_event_of_a_region_is_opened_with_it_and_ended_with_it(

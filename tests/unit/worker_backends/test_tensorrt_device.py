@@ -19,6 +19,7 @@ from naiad.protocol import messages as m
 from naiad.protocol.errors import ModelError, RequestError
 from naiad.shm.cuda.errors import RUNTIME_MODULE
 from naiad.shm.cuda.key import cuda_region
+from naiad.worker import device_regions
 from naiad.worker.backends.base import DeviceMemory, DeviceSpan, ModelRequest
 from naiad.worker.backends.tensorrt.backend import TensorRTBackend
 from naiad.worker.device_regions import DeviceRegions
@@ -221,7 +222,50 @@ def test_memory_of_another_gpu_is_copied(bench: Bench) -> None:
     np.testing.assert_array_equal(bench.floats(1024, 1), 2 * source + 1)
 
 
-def test_the_owners_event_is_waited_for_on_the_device(bench: Bench) -> None:
+def stuck(bench: Bench) -> Any:
+    """The event of the region, recorded and not reached."""
+    bench.run(placed(0, 1))
+    event = bench.table.device._opened[1].event = fake_cuda_ipc.loaded().new_event(0)
+    event.set_counts(1, 0)
+    return event
+
+
+@pytest.mark.parametrize("outputs", [(), wanted(1024, 16)])
+def test_an_event_that_never_comes_costs_its_own_request_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, outputs: Any
+) -> None:
+    monkeypatch.setattr(device_regions, "CLIENT_EVENT_SECONDS_MAX", 0.01)
+    event = stuck(bench)
+    tensor = inline("x", "FP32", (1, 4), 16)
+    late = request_of(tensor, ident=2, outputs=outputs) if outputs else placed(256, 1)
+    frame = np.ones(4, np.float32).tobytes()
+    for _ in range(2):
+        theirs, other = bench.run(late, request_of(tensor), frames=[frame]).results
+        assert theirs.error is not None
+        assert "region 'theirs': its event was not reached within 0.01 s" in theirs.error[1]
+        assert other.error is None
+    event.set_counts(1, 1)
+    (result,) = bench.run(late, frames=[frame]).results
+    assert result.error is None
+
+
+def test_a_batch_that_waits_for_its_client_is_not_begun_ahead(bench: Bench) -> None:
+    event = stuck(bench)
+    late = batch_of([placed(256, 1, outputs=wanted(1024, 16))], (), bench.table)
+    bench.execution.overlap(lambda: late, lambda _: True)
+    source = bench.floats(256, 1).copy()
+    (result,) = bench.run(request_of(inline("x", "FP32", (1, 4), 16)), frames=[bytes(16)]).results
+    assert result.error is None
+    assert bench.execution._ahead is None
+    event.set_counts(1, 1)
+    bench.run(request_of(inline("x", "FP32", (1, 4), 16)), frames=[bytes(16)])
+    assert bench.execution._ahead is not None
+    (result,) = bench.execution.run(late, set()).results
+    assert result.error is None
+    np.testing.assert_array_equal(bench.floats(1024, 1), 2 * source + 1)
+
+
+def test_the_owners_event_is_waited_for(bench: Bench) -> None:
     bench.run(placed(0, 1, outputs=wanted(1024, 16)))
     event = fake_cuda_ipc.loaded().new_event(0)
     event.set_counts(1, 0)  # recorded, and not reached
