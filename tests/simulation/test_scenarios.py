@@ -58,8 +58,10 @@ def test_a_seed_does_the_same_twice() -> None:
 
 def test_the_scenarios_do_contain_what_they_are_about() -> None:
     """Over some seeds: deaths while executing, restarts, resends, early batches, poison, drains,
-    turns that others waited for, budgets that were used up."""
-    kinds = ("deaths", "restarts", "resends", "reexecutions", "drains", "early", "turns", "budgets")
+    turns that others waited for, budgets that were used up, memory on GPUs of models that are on
+    several."""
+    kinds = ("deaths", "restarts", "resends", "reexecutions", "drains", "early", "turns", "budgets",
+             "apart")  # fmt: skip
     seen = dict.fromkeys(kinds, 0)
     for seed in range(60):
         simulation = Simulation(seed)
@@ -73,6 +75,10 @@ def test_the_scenarios_do_contain_what_they_are_about() -> None:
         seen["drains"] += simulation.server.exit_code is not None
         seen["early"] += counters.early_batches
         seen["turns"] += simulation.server.turns.passes
+        spread = {model.name for model in simulation.plan.models if model.spans_gpus}
+        seen["apart"] += sum(
+            one.has_gpu_memory and one.executions > 0 and one.model in spread for one in records
+        )
         seen["budgets"] += sum(
             record.error is not None and record.error[0] == Code.BUDGET_EXCEEDED
             for record in records

@@ -6,7 +6,8 @@ from collections import Counter
 
 from naiad.broker.core import events as e
 from naiad.broker.core.accounts import described_bytes
-from naiad.broker.core.job import Job
+from naiad.broker.core.instances import Slot
+from naiad.broker.core.job import ANYWHERE, Job
 from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.scheduler import Scheduler
 from naiad.broker.core.world import NAMED_REGION_BASE
@@ -30,8 +31,9 @@ def check_step(scheduler: Scheduler, now_ns: int, actions: list[e.Action]) -> No
     models = _models(scheduler)
     for model in models:
         _check_sums(model)
-        if model.idle and len(model.queue):
-            _check_delay(model, now_ns, deadline_ns)
+        if len(model.queue):
+            for gpu in {_gpu(slot) for slot in model.idle}:
+                _check_delay(model, gpu, now_ns, deadline_ns)
         for job in model.queue.jobs():
             if job.deadline_ns:
                 waiting += 1
@@ -95,16 +97,33 @@ def _models(scheduler: Scheduler) -> list[ModelVersion]:
     return list(found)
 
 
-def _check_delay(model: ModelVersion, now_ns: int, deadline_ns: int) -> None:
-    """While an instance is idle nothing waits longer than the delay, and without one not at all."""
-    level = next(iter(model.queue.levels()))
-    head_ns = min(lane.head().enqueued_ns for lane in level.lanes.values())
+def _gpu(slot: Slot) -> int:
+    """What its instance sees."""
+    assert slot.instance is not None
+    return slot.instance.gpu
+
+
+def _check_delay(model: ModelVersion, gpu: int, now_ns: int, deadline_ns: int) -> None:
+    """While an instance is idle nothing that it can execute waits longer than the delay, and
+    without one not at all."""
+    suspect = next((one for one in model.queue.suspects if _sees(gpu, one)), None)
+    if suspect is not None:
+        raise Violation(f"{suspect} waits though an instance is idle", _token(suspect))
+    jobs = [one for one in model.queue.jobs() if _sees(gpu, one)]
+    if not jobs:
+        return
+    rank = min(one.level for one in jobs)
+    job = min((one for one in jobs if one.level == rank), key=lambda one: one.enqueued_ns)
+    head_ns = job.enqueued_ns
     due_ns = head_ns + model.batch_policy.delay_ns
-    job = level.next_flow().head()
     if now_ns >= due_ns:
         raise Violation(f"{job} waits since {head_ns} though an instance is idle", _token(job))
     if deadline_ns > due_ns:
         raise Violation(f"{job} is due at {due_ns}, but asked for {deadline_ns}", _token(job))
+
+
+def _sees(gpu: int, job: Job) -> bool:
+    return gpu == ANYWHERE or job.only_on in (gpu, ANYWHERE)
 
 
 def _check_order(scheduler: Scheduler, action: e.SendBatch) -> None:
@@ -120,11 +139,15 @@ def _check_order(scheduler: Scheduler, action: e.SendBatch) -> None:
             continue  # a full queue makes room in the midst of a message, before all is admitted
         if len({job.key for job in jobs}) > 1:
             raise Violation(f"batch {batch.id} mixes keys {jobs}", _token(jobs[0]))
+        if len({job.only_on for job in jobs}) > 1:
+            raise Violation(f"batch {batch.id} mixes GPUs {jobs}", _token(jobs[0]))
         lowest = max(job.level for job in jobs)
-        for level in jobs[0].model.queue.levels():
-            lane = level.lanes.get(jobs[0].key)
-            if lane is not None and level.rank < lowest and lane.head().number < batch.id:
-                raise Violation(f"{lane.head()} was passed over by {jobs}", _token(lane.head()))
+        for other in jobs[0].model.queue.jobs():
+            if other.suspect or other.number > batch.id or not _sees(_gpu(slot), other):
+                continue
+            is_alike = (other.key, other.only_on) == (jobs[0].key, jobs[0].only_on)
+            if other.level < (lowest if is_alike else jobs[0].level):
+                raise Violation(f"{other} was passed over by {jobs}", _token(other))
 
 
 def _token(job: Job) -> int:

@@ -54,6 +54,8 @@ class SimulatedClient:
         self.away_until_ns = 0
         for _ in range(2 if plan.region_share else 0):
             self.regions.make()
+        for gpu in plan.gpus if plan.region_share else ():
+            self.regions.make(gpu)
         self.agenda.after(random.randint(0, 5) * MILLISECOND, self.connect)
         self.agenda.after(random.randint(0, 30) * MILLISECOND, self._go_on)
 
@@ -154,7 +156,7 @@ class SimulatedClient:
         self._next_call += 1
         self.calls[self._next_call] = 0
         self._send(m.ForgetRegion(self._next_call, ident))
-        self._register(self.regions.make())
+        self._register(self.regions.make(self.regions.gpus.get(ident)))
 
     def named_region_ends(self, ident: int) -> None:
         """The operator unregisters it: what uses it may fail."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ class Supervisor:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._wanted = 0
+        self._wanted: dict[str, int] = {}
+        """By device."""
         self._started = 0
         self.is_closing = False
 
@@ -30,7 +32,7 @@ class Supervisor:
         self._server.tell(e.SupervisorOpened())
 
     def wants(self, want: m.Want) -> None:
-        self._wanted = min(want.slots, WORKERS_MAX)
+        self._wanted[want.device] = min(want.slots, WORKERS_MAX)
         self._fill()
 
     def exited(self) -> None:
@@ -40,14 +42,14 @@ class Supervisor:
         server = self._server
         if self.is_closing or server.exit_code is not None:
             return
-        alive = sum(1 for worker in server.workers.alive.values() if worker.is_alive)
-        for _ in range(self._wanted - alive):
-            self._started += 1
-            key = 1_000_000 + self._started
-            server.workers.alive[key] = SimulatedWorker(
-                server, f"cpu-{self._started}", key, 10_000 + self._started,
-                Random(server.random.random()),
-            )  # fmt: skip
+        alive = Counter(one.device for one in server.workers.alive.values() if one.is_alive)
+        for device, wanted in self._wanted.items():
+            for _ in range(wanted - alive[device]):
+                self._started += 1
+                key = 1_000_000 + self._started
+                server.workers.alive[key] = SimulatedWorker(
+                    server, device, key, 10_000 + self._started, Random(server.random.random())
+                )
 
 
 class Repository:

@@ -39,6 +39,7 @@ class Record:
     is_poison: bool = False
     raises: bool = False
     is_wrong: bool = False
+    has_gpu_memory: bool = False
     uses_forgotten_region: bool = False
     timeout_us: int = 0
     user: str = ""

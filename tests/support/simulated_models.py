@@ -13,6 +13,7 @@ from typing import Any
 from support.simulated_time import MICROSECOND, MILLISECOND
 
 Json = dict[str, Any]
+GPUS = ("gpu:GPU-a", "gpu:GPU-b")
 OK, ERROR, CRASH = "ok", "error", "crash"
 """How a load ends."""
 
@@ -53,6 +54,19 @@ class ModelPlan:
     priorities: int
     edition: Edition
 
+    def refuses(self, gpus: set[int]) -> bool:
+        """Whether no instance can have memory on all these GPUs: it sees its own, or on the CPU
+        what the server sees, but then nobody knows beforehand whether it will be one of those."""
+        groups = self.edition.config["instance_group"]
+        own = {gpu for group in groups for gpu in group.get("gpus", ())}
+        has_cpu = any(group["kind"] == "KIND_CPU" for group in groups)
+        return bool(own) and (len(gpus) > 1 or not (has_cpu or gpus <= own))
+
+    @property
+    def spans_gpus(self) -> bool:
+        groups = self.edition.config["instance_group"]
+        return len(groups) > 1 or len(groups[0].get("gpus", ())) > 1
+
     @property
     def batching(self) -> Json:
         found: Json = self.edition.config.get("dynamic_batching") or {}
@@ -73,9 +87,7 @@ def random_model(random: Random, name: str, *, can_time_out: bool, has_limits: b
         "max_batch_size": rows_max,
         "input": [{"name": "X", **tensor}],
         "output": [{"name": "Y", **tensor}],
-        "instance_group": [
-            {"name": name, "kind": "KIND_CPU", "count": random.choice((1, 1, 2, 3))}
-        ],
+        "instance_group": _groups(random, name),
     }
     priorities = 0
     if is_dynamic:
@@ -102,6 +114,16 @@ def random_model(random: Random, name: str, *, can_time_out: bool, has_limits: b
     if len(edition.versions) > 1:
         config["version_policy"] = {"all": {}}
     return ModelPlan(name, rows_max, is_dynamic, widths, priorities, edition)
+
+
+def _groups(random: Random, name: str) -> list[Json]:
+    """On the CPU, on one GPU or two, or on both kinds."""
+    cpu = {"name": name, "kind": "KIND_CPU", "count": random.choice((1, 1, 2, 3))}
+    if random.random() < 0.6:
+        return [cpu]
+    gpus = random.choice(([0], [0, 1], [0, 1]))
+    found = [{"name": f"{name}_g", "kind": "KIND_GPU", "gpus": gpus, "count": 1}]
+    return [*found, cpu] if random.random() < 0.3 else found
 
 
 def _batching(random: Random, rows_max: int, priorities: int, can_time_out: bool) -> Json:

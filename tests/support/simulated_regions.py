@@ -9,6 +9,7 @@ from __future__ import annotations
 from random import Random
 
 from naiad.protocol import messages as m
+from naiad.shm.cuda.key import cuda_region
 from support.simulated_ledger import Ledger
 
 SLOT_BYTES = 65_536
@@ -29,6 +30,8 @@ class Slots:
         self.keys: dict[int, str] = {}
         """Of every region there ever was: a dead one may still be written to."""
         self.open: set[int] = set()
+        self.gpus: dict[int, int] = {}
+        """Of those regions that are memory on one."""
 
     def add(self, region: int, key: str) -> None:
         self.keys[region] = key
@@ -40,10 +43,14 @@ class Slots:
         self.open.discard(region)
         self._free = [place for place in self._free if place[0] != region]
 
-    def take(self, token: int) -> Place | None:
-        if not self._free:
+    def take(self, token: int, beside: Place | None = None) -> Place | None:
+        """A free one; `beside` another in GPU memory: not on another GPU."""
+        gpu = None if beside is None else self.gpus.get(beside[0])
+        found = [one for one in self._free if gpu is None or self.gpus.get(one[0], gpu) == gpu]
+        if not found:
             return None
-        place = self._free.pop(self._random.randrange(len(self._free)))
+        place = self._random.choice(found)
+        self._free.remove(place)
         self._ledger.lend(self.keys[place[0]], place[1], token)
         return place
 
@@ -67,12 +74,18 @@ class OwnRegions(Slots):
         self._next = 0
         self.registered: set[int] = set()
 
-    def make(self) -> m.Region:
+    def make(self, gpu: int | None = None) -> m.Region:
         self._next += 1
+        if gpu is not None:
+            self.gpus[self._next] = gpu
         region = self.describe(self._next)
         self.add(self._next, region.key)
         return region
 
     def describe(self, ident: int) -> m.Region:
+        gpu = self.gpus.get(ident)
+        if gpu is not None:
+            handle = b"%32d%32d" % (self._owner, ident)
+            return cuda_region(handle, REGION_BYTES, gpu, f"of {self._owner}", region_id=ident)
         key = f"/naiad.sim.client.{self._owner}.{ident}"
         return m.Region(ident, key, 1, self._owner * 100 + ident, REGION_BYTES)

@@ -34,6 +34,8 @@ class ClientPlan:
     named_share: float = 0.0
     users: tuple[str, ...] = ("",)
     """Whom requests are made for: accounting and fairness key; the first is the greediest."""
+    gpus: tuple[int, ...] = ()
+    """On which it has memory."""
     rows_many: bool = True
 
 
@@ -86,6 +88,11 @@ class RequestMaker:
             record.timeout_us = random.choice((300, 2_000, 10_000, 200_000))
         asked = Asked(record, _EMPTY, size)
         tensor, outputs = self._place(asked, shape, size)
+        gpus = {
+            self._regions.gpus[region] for region, _ in asked.own if region in self._regions.gpus
+        }
+        record.has_gpu_memory = bool(gpus)
+        record.is_wrong = record.is_wrong or model.refuses(gpus)
         user = record.user = random.choice((plan.users[0], random.choice(plan.users)))
         asked.request = m.InferRequest(
             ident, 0, model.name, m.ANY_VERSION, str(record.token), (tensor,), outputs,
@@ -111,7 +118,8 @@ class RequestMaker:
         if source is not None:
             region, offset = source
             tensor = tensor._replace(place=int(m.Place.REGION), region=region, offset=offset)
-        target = self._regions.take(token) if wants and random.random() < 0.7 else None
+        beside = asked.own[0] if asked.own and random.random() < 0.95 else None
+        target = self._regions.take(token, beside) if wants and random.random() < 0.7 else None
         if target is not None:
             asked.own.append(target)
             outputs = (m.OutputRequest("Y", int(m.Place.REGION), *target, SLOT_BYTES),)

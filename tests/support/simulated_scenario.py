@@ -101,6 +101,7 @@ def _client_plan(random: Random, models: list[ModelPlan], can_time_out: bool) ->
         wrong_share=perhaps(0.1, 0.1),
         forget_share=perhaps(0.15, 0.1),
         named_share=perhaps(0.25, 0.3),
+        gpus=random.choice(((), (0,), (0, 1), (0, 1, 1))),
     )
 
 

@@ -24,6 +24,7 @@ from support.simulated_client import SimulatedClient
 from support.simulated_host import Repository, Supervisor
 from support.simulated_ledger import Ledger, Record
 from support.simulated_links import ClientLinks, Connections, WorkerLinks
+from support.simulated_models import GPUS
 from support.simulated_regions import Slots
 from support.simulated_time import MICROSECOND, MILLISECOND, Agenda
 from support.simulated_turns import Turns
@@ -100,6 +101,7 @@ class Server:
             first_number=life * 10_000_000,
             explicit=self.explicit,
             limits=self.limits,
+            gpus=GPUS,
         )
         self.is_up = True
         saved = None if self.saved is None else _as_written(self.saved)

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from naiad.broker.core.prediction import SERIES_NS_MAX, SERIES_REQUESTS_MAX
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code
+from naiad.shm.cuda.key import is_cuda
 from naiad.worker.held import FINISHED_BATCHES_MAX
 from support.simulated_arena import Arena
 from support.simulated_execution import Execution, Key, Received, Regions
 from support.simulated_ledger import Violation
-from support.simulated_models import CRASH, ERROR, Edition
+from support.simulated_models import CRASH, ERROR, GPUS, Edition
 from support.simulated_time import MICROSECOND, MILLISECOND, Connection
 
 if TYPE_CHECKING:
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 class SimulatedWorker:
     """One process from its start to its death. `key` is what the shell makes of its secret."""
 
-    def __init__(self, server: Server, name: str, key: int, pid: int, random: Random) -> None:
+    def __init__(self, server: Server, device: str, key: int, pid: int, random: Random) -> None:
         self.server = server
         self.ledger = server.ledger
         self.agenda = server.agenda
-        self.name = name
+        self.device = device
+        self.name = f"{device}-{pid}"
         self.key = key
         self.pid = pid
         self.random = random
@@ -87,7 +89,7 @@ class SimulatedWorker:
             for batch, _, _ in unfinished
         ]
         hello = m.SlotHello(
-            secret=b"", slot=self.name, device="cpu", pid=self.pid, software="simulated",
+            secret=b"", slot=self.name, device=self.device, pid=self.pid, software="simulated",
             backends=("identity",), incarnation=self.incarnation,
             instance=load.instance if load else 0, model=load.model if load else "",
             version=load.version if load else 0, held=tuple(held),
@@ -163,6 +165,8 @@ class SimulatedWorker:
                 raise Violation(f"{self} is {self.load.instance_name}, told to load {load}")
             self.server.workers.cut(self)  # it takes a second LOAD for a fault of the broker
             return
+        if self.device != (GPUS[load.device_id] if load.kind == "KIND_GPU" else "cpu"):
+            raise Violation(f"{self} is told to load {load.instance_name} of {load.kind}")
         self.load = load
         edition = self.edition = self.server.repository.edition_of(load.directory)
         outcome = edition.outcomes.pop(0) if edition.outcomes else "ok"
@@ -210,6 +214,17 @@ class SimulatedWorker:
             raise Violation(f"batch {batch.id}: {shapes}, at most {rows_max} rows")
         if len({shape[1:] for shape in shapes}) > 1:
             raise Violation(f"batch {batch.id} mixes {shapes}")
+        if self.device in GPUS:
+            for request in batch.requests:
+                self._check_reach(request)
+
+    def _check_reach(self, request: m.BatchRequest) -> None:
+        """A process of a GPU sees the memory of no other."""
+        places = [(one.place, one.region) for one in request.inputs]
+        places += [(one.place, one.region) for one in request.outputs]
+        for region in [self.regions[ident] for place, ident in places if place == m.Place.REGION]:
+            if is_cuda(region) and GPUS[region.device] != self.device:
+                raise Violation(f"{self} gets {region}", int(request.label))
 
     def _check_series(self, batch: m.Batch) -> None:
         """Alone, and with no more behind it than what is short; none that must not run twice."""

@@ -85,16 +85,30 @@ def test_a_turn_on_another_gpu_does_not_count() -> None:
     assert served(queue, 1, 1, 1, 0, 0) == [[3], [4], [5], [1], [2]]
 
 
+def test_nor_does_it_when_a_worker_there_is_given_one() -> None:
+    at = TwoGpus()
+    first, second = at.serve(model(), A, B)
+    at.ask_on(0, 1)
+    at.ask_on(1, 2, 3, 4, fairness_key="u")
+    at.ask_on(0, 5, fairness_key="u")
+    at.ask_on(0, 6, fairness_key="v")
+    at.finish(second)
+    at.finish(second)
+    at.finish(first)
+    assert (at.sent(first), at.sent(second)) == ([[5]], [[4]])
+
+
 def test_an_instance_that_sees_all_gives_turns_in_everything() -> None:
     queue = queued((0, "u"), (1, "u"), (1, "v"))
     assert served(queue, *[ANYWHERE] * 3) == [[1], [3], [2]]
 
 
 def test_who_comes_back_goes_behind_those_who_wait_beside() -> None:
-    queue = queued((0, ""), (ANYWHERE, "w"), (ANYWHERE, "w"))
+    queue = queued((0, ""))
     assert served(queue, 0) == [[1]]
-    queue.push(one(4, 0, ""))  # nothing of him was left
-    assert served(queue, 0, 0, 0) == [[2], [4], [3]]
+    queue.push(one(2, ANYWHERE, "w"))
+    queue.push(one(3, 0, ""))  # nothing of him was left
+    assert served(queue, 0, 0) == [[2], [3]]
 
 
 def test_without_users_the_order_is_that_of_arrival() -> None:
@@ -156,6 +170,12 @@ def test_the_more_urgent_goes_first_whichever_gpu_it_is_for() -> None:
     assert served(queue, 0, 0, 0, 0) == [[2], [4], [1], []]
 
 
+def test_users_take_turns_beside_each_other_also_above_others() -> None:
+    queue = queued((ANYWHERE, "u"), (ANYWHERE, "u"), (0, "v"))
+    queue.push(one(4, 0, level=2))
+    assert served(queue, 0, 0, 0, 0) == [[1], [3], [2], [4]]
+
+
 def test_a_batch_is_filled_from_below_with_its_own_alone() -> None:
     queue = ModelQueue()
     places = [(ANYWHERE, 0), (0, 0), (ANYWHERE, 2), (0, 2), (1, 2)]
@@ -166,8 +186,10 @@ def test_a_batch_is_filled_from_below_with_its_own_alone() -> None:
 
 
 def test_a_complete_batch_beside_does_not_wait_for_the_delay_of_the_next() -> None:
-    queue = queued((0, ""), (ANYWHERE, ""), (ANYWHERE, ""))
     policy = BatchPolicy(True, 2, (2,), delay_ns=1000)
+    jobs, _, reason = choose(queued((ANYWHERE, ""), (0, ""), (0, "")), policy, 10, 1, 0)
+    assert ([chosen.number for chosen in jobs], reason) == ([2, 3], FULL)
+    queue = queued((0, ""), (ANYWHERE, ""), (ANYWHERE, ""))
     jobs, _, reason = choose(queue, policy, 10, 1, 0)
     assert ([chosen.number for chosen in jobs], reason) == ([2, 3], FULL)
     jobs, again_ns, _ = choose(queued((0, ""), (ANYWHERE, "")), policy, 10, 1, 0)
@@ -250,3 +272,31 @@ def test_a_suspect_keeps_the_second_batch_from_its_own_gpu_alone(gpu: int) -> No
     at.dies(dead, executing=at.batches[dead][0].id)
     at.wait(21 * MS)
     assert at.sent(first)[1:] == ([[12]] if gpu else [])
+
+
+# --- another generation -----------------------------------------------------------------
+
+ON_ONE: list[Json] = [{"name": "m_0", "kind": "KIND_GPU", "gpus": [0], "count": 1}]
+
+
+def test_a_reload_onto_more_gpus_leaves_each_where_its_memory_is() -> None:
+    at = TwoGpus()
+    at.serve(model(ON_ONE), A)
+    at.ask_on(0, 1, 2)
+    at.load(model(), edition="1")
+    newer = [at.worker(A), at.worker(B)]
+    for slot in reversed(newer):
+        at.loaded(slot)
+    assert [at.sent(slot) for slot in newer] == [[[2]], []]
+
+
+def test_a_reload_onto_one_gpu_batches_all_together() -> None:
+    at = TwoGpus()
+    at.serve(model(**batching(4)), A, B)
+    at.ask_on(0, 1, rows=1)
+    at.ask_on(ANYWHERE, 2, 3, rows=1)
+    at.ask_on(0, 4, rows=1)
+    at.load(model(ON_ONE, **batching(4)), edition="1")
+    slot = at.worker(A)
+    at.loaded(slot)
+    assert at.sent(slot) == [[3, 4]]
