@@ -112,6 +112,7 @@ class Stream:
         except NaiadError as fault:
             return self._started(fault, data, 0)
         try:
+            await self._plane.turns.share()
             call = await self._call(data)
         except asyncio.CancelledError:
             budget.give(len(data))

@@ -32,6 +32,11 @@ class Turns:
         self._connections: dict[object, Callable[[], None]] = {}
         """In their order: how each goes on."""
         self._calls: deque[asyncio.Future[None]] = deque()
+        self._tasks: deque[asyncio.Future[None]] = deque()
+        self._is_shared = False
+        """The time of tasks in this iteration has begun, or is promised to one for the next;"""
+        self._shared_end = 0.0
+        """when it is over."""
         self._is_due = False
 
     def later(self, connection: object, work: Callable[[], None]) -> None:
@@ -60,6 +65,24 @@ class Turns:
         self._run_soon()
         await granted
 
+    async def share(self) -> None:
+        """Wait before a piece of work in a task, if such pieces took TURN_SECONDS in this iteration
+        of the loop, all tasks together. A piece counts as a task too, for what it leads to."""
+        if not self._is_shared:
+            self._begin_share()
+        elif self._clock() >= self._shared_end:
+            granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._tasks.append(granted)
+            self._run_soon()
+            await granted
+            self._begin_share()
+        self._shared_end -= TASK_SECONDS
+
+    def _begin_share(self) -> None:
+        self._is_shared = True
+        self._shared_end = self._clock() + TURN_SECONDS
+        self._run_soon()
+
     def _run_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
@@ -68,18 +91,12 @@ class Turns:
     def _run(self) -> None:
         self._is_due = False
         try:
-            self._grant_one()
+            _grant_one(self._calls)
+            self._is_shared = _grant_one(self._tasks)
             self._go_on()
         finally:
-            if self._connections or self._calls:
+            if self._connections or self._calls or self._tasks or self._is_shared:
                 self._run_soon()
-
-    def _grant_one(self) -> None:
-        while self._calls:
-            granted = self._calls.popleft()
-            if not granted.done():
-                granted.set_result(None)
-                return
 
     def _go_on(self) -> None:
         waiting = self._connections
@@ -89,3 +106,13 @@ class Turns:
             work()
             if self._clock() >= end:
                 return
+
+
+def _grant_one(waiting: deque[asyncio.Future[None]]) -> bool:
+    """Whether anybody waited."""
+    while waiting:
+        granted = waiting.popleft()
+        if not granted.done():
+            granted.set_result(None)
+            return True
+    return False

@@ -9,13 +9,16 @@ from typing import Any, cast
 import pytest
 from tritonclient.grpc import service_pb2
 
+from naiad.gateway import grpc_stream
 from naiad.gateway.calls import InferAnswer, InferCall
 from naiad.gateway.grpc_codec.wire import is_light
-from naiad.gateway.grpc_service import Caller
+from naiad.gateway.grpc_service import Caller, any_call_of
 from naiad.gateway.grpc_stream import Stream
 from naiad.gateway.long_work import UNDER_WAY_BYTES_MAX, LongWork
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Budget, Plane
+from naiad.gateway.turns import TURN_SECONDS, Turns
+from support.clocks import Clock
 
 BUDGET = 1_000_000
 
@@ -23,9 +26,10 @@ BUDGET = 1_000_000
 class FakePlane:
     """Answers every call when all have come, and remembers their order."""
 
-    def __init__(self, expected: int) -> None:
+    def __init__(self, expected: int, turns: Turns | None = None) -> None:
         self.budget = Budget(BUDGET)
         self.long_work = LongWork()
+        self.turns = turns or Turns()
         self.begun: list[str] = []
         self._expected = expected
         self._all = asyncio.Event()
@@ -136,6 +140,64 @@ def test_a_stream_that_is_given_up_holds_nothing(turns: int) -> None:
         over.set()
         # Refused unless all of it is free again.
         await plane.long_work.run(UNDER_WAY_BYTES_MAX, _until(over))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_requests_that_came_together_share_a_turn(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many streams too: what others asked for comes in between. None waits for ever."""
+    clock = Clock()
+    iteration = 0
+    read: list[tuple[int, str]] = []
+    decode = any_call_of
+
+    async def counted(*args: Any) -> InferCall:
+        clock.seconds += TURN_SECONDS / 4
+        call = await decode(*args)
+        read.append((iteration, call.id))
+        return call
+
+    monkeypatch.setattr(grpc_stream, "any_call_of", counted)
+
+    async def main() -> None:
+        nonlocal iteration
+        plane = FakePlane(count * 40, Turns(clock))
+        clients = [
+            asyncio.create_task(Client(plane).run(*[request(f"{n}-{at}") for at in range(40)]))
+            for n in range(count)
+        ]
+        while not all(one.done() for one in clients):
+            iteration += 1
+            await asyncio.sleep(0)
+        for n, one in enumerate(clients):
+            assert await one == [(f"{n}-{at}", "") for at in range(40)]
+        if count > 1:  # none gets far before all have had a turn
+            early = [ident.split("-")[0] for _, ident in read[: 8 * count]]
+            assert len(set(early)) == count
+
+    asyncio.run(main())
+    by_iteration = [at for at, _ in read]
+    assert max(map(by_iteration.count, by_iteration)) <= 4
+
+
+def test_who_gives_up_waiting_for_the_turn_holds_up_nobody() -> None:
+    async def main() -> None:
+        clock = Clock()
+        turns = Turns(clock)
+        await turns.share()
+        clock.seconds += TURN_SECONDS
+        waiting = [asyncio.create_task(turns.share()) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.sleep(0)  # the second one is woken
+        waiting[1].cancel()
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert waiting[2].done()
+        await turns.share()
 
     asyncio.run(main())
 
