@@ -249,20 +249,25 @@ def test_an_event_that_never_comes_costs_its_own_request_alone(
     assert result.error is None
 
 
-def test_a_batch_that_waits_for_its_client_is_not_begun_ahead(bench: Bench) -> None:
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_batch_that_waits_for_its_client_is_not_begun_ahead(bench: Bench, is_read: bool) -> None:
+    """Whether the memory is read or written."""
     event = stuck(bench)
-    late = batch_of([placed(256, 1, outputs=wanted(1024, 16))], (), bench.table)
-    bench.execution.overlap(lambda: late, lambda _: True)
     source = bench.floats(256, 1).copy()
-    (result,) = bench.run(request_of(inline("x", "FP32", (1, 4), 16)), frames=[bytes(16)]).results
+    tensor, outputs = inline("x", "FP32", (1, 4), 16), wanted(1024, 16)
+    request = placed(256, 1) if is_read else request_of(tensor, ident=2, outputs=outputs)
+    late = batch_of([request], [source.tobytes()], bench.table)
+    bench.execution.overlap(lambda: late, lambda _: True)
+    (result,) = bench.run(request_of(tensor), frames=[bytes(16)]).results
     assert result.error is None
     assert bench.execution._ahead is None
     event.set_counts(1, 1)
-    bench.run(request_of(inline("x", "FP32", (1, 4), 16)), frames=[bytes(16)])
+    bench.run(request_of(tensor), frames=[bytes(16)])
     assert bench.execution._ahead is not None
-    (result,) = bench.execution.run(late, set()).results
-    assert result.error is None
-    np.testing.assert_array_equal(bench.floats(1024, 1), 2 * source + 1)
+    done = bench.execution.run(late, set())
+    assert done.results[0].error is None
+    found = np.frombuffer(done.frames[0], np.float32) if is_read else bench.floats(1024, 1)[0]
+    np.testing.assert_array_equal(found, 2 * source[0] + 1)
 
 
 def test_the_owners_event_is_waited_for(bench: Bench) -> None:

@@ -416,3 +416,14 @@ def test_a_graph_whose_capture_moves_a_buffer_ends_those_before(
     for size in (50, 200, 50, 200):
         ask_rest(served, size)
     assert gpu.calls["cudaGraphLaunch"] == 2
+
+
+def test_a_graph_for_smaller_batches_ends_with_its_buffer_too(
+    tmp_path: Path, gpu: fake_cudart.Device
+) -> None:
+    served = affine(tmp_path, graphs(spec(8, 4)))
+    assert launches(gpu, served, 5) == (1, 0)
+    for one in served.backend._sets:  # type: ignore[attr-defined]
+        one.device.room("y", 1 << 20)
+    assert launches(gpu, served, 5) == (0, 1)
+    assert launches(gpu, served, 8) == (0, 1)
