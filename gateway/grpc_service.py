@@ -21,7 +21,7 @@ from naiad.gateway.grpc_codec.large import parts_in_steps, request_in_steps
 from naiad.gateway.grpc_codec.loads import load_request
 from naiad.gateway.grpc_codec.requests import decoded_request, version_number
 from naiad.gateway.grpc_codec.wire import is_light
-from naiad.gateway.long_work import LongWork
+from naiad.gateway.long_work import LongWork, Steps
 from naiad.gateway.pending import region_names
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import SETTINGS_MAX, Plane, client_shm_disabled, too_many_settings
@@ -108,24 +108,36 @@ class Service:
     async def model_metadata(self, data: Buffer, caller: Caller) -> bytes:
         name, version = _named(pb.ModelMetadataRequest, data)
         _check_model_name(name)
-        return documents.model_metadata(await self._plane.client.metadata(name, version))
+        return await self._written(
+            documents.model_metadata(await self._plane.client.metadata(name, version))
+        )
 
     async def model_config(self, data: Buffer, caller: Caller) -> bytes:
         name, version = _named(pb.ModelConfigRequest, data)
         _check_model_name(name)
-        return documents.model_config(await self._plane.client.config(name, version))
+        return await self._written(
+            documents.model_config(await self._plane.client.config(name, version))
+        )
 
     async def model_statistics(self, data: Buffer, caller: Caller) -> bytes:
         """Of all models without a name."""
         name, version = _named(pb.ModelStatisticsRequest, data)
-        return documents.statistics(await self._plane.statistics(name, version))
+        return await self._written(
+            documents.statistics(await self._plane.statistics(name, version))
+        )
+
+    async def _written(self, steps: Steps[bytes]) -> bytes:
+        """A document, which may be of hundreds of inputs or models."""
+        return await self._plane.long_work.run(0, steps)
 
     # --- the repository --------------------------------------------------------------------------
 
     async def repository_index(self, data: Buffer, caller: Caller) -> bytes:
         request = _parsed(pb.RepositoryIndexRequest, data)
         _check_repository(request)
-        return documents.index(await self._plane.client.index(ready=request.ready))
+        return await self._written(
+            documents.index(await self._plane.client.index(ready=request.ready))
+        )
 
     async def repository_model_load(self, data: Buffer, caller: Caller) -> bytes:
         """Answers when the model serves, or cannot."""

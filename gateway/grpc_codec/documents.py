@@ -1,42 +1,50 @@
 """What the broker tells as JSON, as messages: metadata, configuration, statistics, index. Pure.
 
 The JSON has the names of the messages' fields. Keys that a message does not have are left out:
-they are the HTTP form's own.
+they are the HTTP form's own. What may be long is written in steps: what a list of such a document
+holds comes a few rows at a time, and parts of one message may be concatenated.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Final
 
 from google.protobuf import json_format
 
 from naiad.config.proto_json import json_to_message
+from naiad.gateway.grpc_codec.wire import BYTES, delimited
 from naiad.gateway.proto import inference_pb2 as pb
 
+ROWS_PER_STEP: Final = 4
+"""Of a list, that are written at once: 0.3 ms of inputs, 2 ms of statistics."""
+_CONFIG_TAG: Final = 1 << 3 | BYTES
+
 Json = dict[str, Any]
+Steps = Generator[None, None, bytes]
 
 
 def server_metadata(document: Json) -> bytes:
     return _serialised(document, pb.ServerMetadataResponse())
 
 
-def model_metadata(document: Json) -> bytes:
-    return _serialised(document, pb.ModelMetadataResponse())
+def model_metadata(document: Json) -> Steps:
+    return _in_steps(document, lambda part: _serialised(part, pb.ModelMetadataResponse()))
 
 
-def model_config(document: Json) -> bytes:
+def model_config(document: Json) -> Steps:
     """Raises RequestError when the JSON is no ModelConfig."""
-    serialised: bytes = pb.ModelConfigResponse(config=json_to_message(document)).SerializeToString()
-    return serialised
+    config = yield from _in_steps(document, lambda part: json_to_message(part).SerializeToString())
+    return delimited(_CONFIG_TAG, config)
 
 
-def statistics(document: Json) -> bytes:
-    return _serialised(document, pb.ModelStatisticsResponse())
+def statistics(document: Json) -> Steps:
+    return _in_steps(document, lambda part: _serialised(part, pb.ModelStatisticsResponse()))
 
 
-def index(rows: list[Json]) -> bytes:
+def index(rows: list[Json]) -> Steps:
     """A model that was never loaded has only its name."""
-    return _serialised({"models": rows}, pb.RepositoryIndexResponse())
+    return _in_steps({"models": rows}, lambda part: _serialised(part, pb.RepositoryIndexResponse()))
 
 
 def system_regions(rows: list[Json]) -> bytes:
@@ -61,6 +69,28 @@ def log_settings(settings: Json) -> bytes:
             message.settings[name].string_param = value
     serialised: bytes = message.SerializeToString()
     return serialised
+
+
+def _in_steps(document: Json, write: Callable[[Json], bytes]) -> Steps:
+    found: list[bytes] = []
+    for part in _parts(document):
+        found.append(write(part))
+        yield
+    return b"".join(found)
+
+
+def _parts(document: Json) -> Iterator[Json]:
+    """Documents that are this one together: lists grow."""
+    long = [
+        key
+        for key, value in document.items()
+        if isinstance(value, list) and len(value) > ROWS_PER_STEP
+    ]
+    yield {key: value for key, value in document.items() if key not in long}
+    for key in long:
+        rows = document[key]
+        for start in range(0, len(rows), ROWS_PER_STEP):
+            yield {key: rows[start : start + ROWS_PER_STEP]}
 
 
 def _serialised(document: Json, message: Any) -> bytes:

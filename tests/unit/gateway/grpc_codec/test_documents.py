@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
+import pytest
+from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 
 from naiad.broker.core.statistics import ModelStatistics
@@ -26,6 +29,15 @@ version_policy { specific { versions: [ 1, 3 ] } }
 """
 
 
+def written(steps: Generator[None, None, bytes]) -> bytes:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: bytes = end.value
+            return found
+
+
 def test_server_metadata() -> None:
     data = documents.server_metadata({"name": "n", "version": "1", "extensions": ["a", "b"]})
 
@@ -36,9 +48,8 @@ def test_server_metadata() -> None:
 
 def test_model_metadata() -> None:
     tensor = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
-    data = documents.model_metadata(
-        {"name": "m", "versions": ["1", "3"], "platform": "p", "inputs": [tensor], "outputs": []}
-    )
+    document = {"name": "m", "versions": ["1", "3"], "platform": "p", "inputs": [tensor]}
+    data = written(documents.model_metadata({**document, "outputs": []}))
 
     message = service_pb2.ModelMetadataResponse.FromString(data)
 
@@ -52,7 +63,9 @@ def test_a_whole_configuration() -> None:
     assert parsed.json is not None
     config = ModelConfig.from_json(normalise(parsed.json)).to_json()
 
-    message = service_pb2.ModelConfigResponse.FromString(documents.model_config(config)).config
+    message = service_pb2.ModelConfigResponse.FromString(
+        written(documents.model_config(config))
+    ).config
 
     assert message.name == "m"
     assert message.dynamic_batching.max_queue_delay_microseconds == 100
@@ -71,7 +84,7 @@ def test_statistics() -> None:
     one["response_stats"] = {"0": {"success": leaf, "empty_response": leaf}}
     one["memory_usage"] = [{"type": "CPU", "id": 0, "byte_size": 2**40}]
 
-    data = documents.statistics({"model_stats": [one]})
+    data = written(documents.statistics({"model_stats": [one]}))
 
     (message,) = service_pb2.ModelStatisticsResponse.FromString(data).model_stats
     assert (message.name, message.version) == ("m", "2")
@@ -89,7 +102,7 @@ def test_the_index_of_a_model_that_was_never_loaded() -> None:
         {"name": "b", "version": "1", "state": "READY", "reason": ""},
     ]
 
-    message = service_pb2.RepositoryIndexResponse.FromString(documents.index(rows))
+    message = service_pb2.RepositoryIndexResponse.FromString(written(documents.index(rows)))
 
     assert [(one.name, one.version, one.state) for one in message.models] == [
         ("a", "", ""),
@@ -106,3 +119,41 @@ def test_regions_by_name_without_what_the_message_does_not_have() -> None:
 
     assert message.regions["r"].key == "/k"
     assert (message.regions["r"].offset, message.regions["r"].byte_size) == (8, 64)
+
+
+def test_no_step_writes_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of hundreds of inputs, outputs or models; all of them arrive, in their order."""
+    rows: list[int] = []
+    parse = json_format.ParseDict
+
+    def counted(document: Any, *args: Any, **more: Any) -> Any:
+        rows.append(sum(len(one) for one in document.values() if isinstance(one, list)))
+        return parse(document, *args, **more)
+
+    monkeypatch.setattr(json_format, "ParseDict", counted)
+    names = [f"t{number}" for number in range(101)]
+    tensors = [{"name": name, "datatype": "FP32", "shape": [1]} for name in names]
+    metadata = service_pb2.ModelMetadataResponse.FromString(
+        written(documents.model_metadata({"name": "m", "inputs": tensors, "outputs": tensors}))
+    )
+    assert metadata.name == "m"
+    assert [one.name for one in metadata.inputs] == names
+    assert [one.name for one in metadata.outputs] == names
+
+    inputs = [{"name": name, "data_type": "TYPE_FP32", "dims": [1]} for name in names]
+    config = service_pb2.ModelConfigResponse.FromString(
+        written(documents.model_config({"name": "m", "input": inputs, "output": inputs[:3]}))
+    ).config
+    assert config.name == "m"
+    assert [one.name for one in config.input] == names
+    assert [one.name for one in config.output] == names[:3]
+
+    models = [{"name": name, "version": "1"} for name in names]
+    statistics = service_pb2.ModelStatisticsResponse.FromString(
+        written(documents.statistics({"model_stats": models}))
+    )
+    assert [one.name for one in statistics.model_stats] == names
+    index = service_pb2.RepositoryIndexResponse.FromString(written(documents.index(models)))
+    assert [one.name for one in index.models] == names
+    assert sum(rows) == 5 * 101 + 3
+    assert max(rows) <= documents.ROWS_PER_STEP
