@@ -37,8 +37,8 @@ _BLOCK_BYTES: Final = 4096
 """Whose brackets are looked at together."""
 _COMMAS_MAX: Final = 64
 """That are looked at for one cut."""
-_SPACE_BYTES_MAX: Final = 128
-"""Around a comma at which a text may be cut."""
+SPACE_BYTES_MAX: Final = 128
+"""Around a comma at which a text may be cut. Longer runs are gone before: see json_spaces."""
 
 _ARRAY: Final = re.compile(rb'"data"\s*:\s*\[')
 _BRACKET: Final = re.compile(rb"[\[\]]")
@@ -120,7 +120,7 @@ def cut_out(text: memoryview, mark: str) -> Generator[None, None, Cut[list[Slice
     """
     cut: Cut[list[Slice]] = Cut(mark, "arrays of 'data'")
     position = 0
-    for _ in range(ARRAYS_MAX):
+    for _ in range(ARRAYS_MAX + 1):
         found = _ARRAY.search(text, position, position + REST_BYTES_MAX + 1)
         if found is None:
             cut.keep(bytes(text[position : position + REST_BYTES_MAX + 1]))
@@ -135,7 +135,7 @@ def cut_out(text: memoryview, mark: str) -> Generator[None, None, Cut[list[Slice
         position = end
         yield
     raise RequestError(
-        "failed to parse the request JSON buffer: expected fewer than"
+        "failed to parse the request JSON buffer: expected at most"
         f" {ARRAYS_MAX} arrays of 'data' in {len(text)} bytes of JSON"
     )
 
@@ -258,8 +258,8 @@ def _first_cut(bare: bytes, before: bytes) -> int:
 
 def _is_between(bare: bytes, position: int, before: bytes) -> bool:
     """Whether the comma there has an element on both sides."""
-    start = max(0, position - _SPACE_BYTES_MAX)
+    start = max(0, position - SPACE_BYTES_MAX)
     before = bare[start:position].rstrip()[-1:] or (b"" if start else before)
-    behind = bare[position + 1 : position + 1 + _SPACE_BYTES_MAX].lstrip()[:1]
+    behind = bare[position + 1 : position + 1 + SPACE_BYTES_MAX].lstrip()[:1]
     is_behind_one = before and before not in _NEVER_BEFORE_COMMA
     return bool(is_behind_one and behind and behind not in _NEVER_BEHIND_COMMA)

@@ -6,7 +6,7 @@ may be parted by that, and come together again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from naiad.gateway.http_parameters import parsed
@@ -23,18 +23,21 @@ _QUOTE: Final = b'"'
 class LongString:
     """The only string in a part of a text, which begins at `start` and ends before `end`.
 
-    Raises RequestError when there is none, or too much beside it.
+    `origin`: see `pieces`. Raises RequestError when there is none, or too much beside it.
     """
 
-    def __init__(self, text: memoryview, start: int, end: int) -> None:
+    def __init__(
+        self, text: memoryview, start: int, end: int, origin: Callable[[int], int] = int
+    ) -> None:
         before = bytes(text[start : min(end, start + PIECE_BYTES)])
         found = before.find(_QUOTE)
         if found < 0:
             raise RequestError(
                 "failed to parse the request JSON buffer: expected an element of at most"
-                f" {PIECE_BYTES} bytes that is no string, got {end - start} at {start}"
+                f" {PIECE_BYTES} bytes that is no string, got {end - start} at {origin(start)}"
             )
         self._text = text
+        self._origin = origin
         self._before_bytes = found + 1
         self._start = start + self._before_bytes
         behind = bytes(text[max(self._start, end - PIECE_BYTES) : end])
@@ -42,24 +45,30 @@ class LongString:
         if last < 0:
             raise RequestError(
                 "failed to parse the request JSON buffer: expected the end of the string that"
-                f" begins at {self._start - 1} within {PIECE_BYTES} bytes before {end}"
+                f" begins at {origin(self._start - 1)} within {PIECE_BYTES} bytes before"
+                f" {origin(end)}"
             )
         self._end = end - len(behind) + last
         self.around = before[: self._before_bytes] + behind[last:]
         """The part without what is in the string."""
 
     def position(self, found: int) -> int:
-        """In the text, of a position in `around`."""
+        """For the client, of a position in `around`."""
         part_start = self._start - self._before_bytes
-        return part_start + found + (self._end - self._start) * (found > self._before_bytes)
+        skipped = (self._end - self._start) * (found > self._before_bytes)
+        return self._origin(part_start + found + skipped)
 
     def pieces(self) -> Iterator[str]:
         """See `pieces`."""
-        return pieces(self._text, self._start, self._end)
+        return pieces(self._text, self._start, self._end, self._origin)
 
 
-def pieces(text: memoryview, start: int, end: int) -> Iterator[str]:
+def pieces(
+    text: memoryview, start: int, end: int, origin: Callable[[int], int] = int
+) -> Iterator[str]:
     """What from `start` to `end` stands between quotes means.
+
+    `origin`: where something is for the client, of where it is in `text`.
 
     Raises RequestError for what is no inside of a string.
     """
@@ -67,7 +76,8 @@ def pieces(text: memoryview, start: int, end: int) -> Iterator[str]:
     while start < end:
         stop = end if end - start <= PIECE_BYTES else _boundary(text, start, start + PIECE_BYTES)
         content = b"".join((_QUOTE, text[start:stop], _QUOTE))
-        piece = _mended(half, parsed(content, (start - 1).__add__))
+        first = start - 1
+        piece = _mended(half, parsed(content, lambda at, first=first: origin(first + at)))  # type: ignore[misc]
         half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
         start = stop
         yield piece.removesuffix(half)

@@ -7,7 +7,7 @@ milliseconds at a time.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from naiad.client.requests import Buffer
@@ -16,6 +16,7 @@ from naiad.gateway.http_parameters import Json, array_of, nested_too_deeply, no_
 from naiad.gateway.http_request import Inputs, call_with
 from naiad.gateway.json_members import members
 from naiad.gateway.json_slices import Cut, Slice, cut_out
+from naiad.gateway.json_spaces import Squeezed, squeezed
 from naiad.gateway.json_strings import LongString
 from naiad.gateway.json_tensors import (
     check_count,
@@ -29,6 +30,7 @@ from naiad.gateway.json_tensors import (
 )
 from naiad.gateway.long_work import LongWork, Steps
 from naiad.protocol.datatypes import LENGTH_PREFIX_BYTES, element_count
+from naiad.protocol.errors import RequestError
 
 LIGHT_BYTES: Final = 4 * 1024
 """Of a request's JSON that is read at once whatever it says: 1 ms."""
@@ -104,18 +106,26 @@ def call_in_steps(
     limit_bytes: int,
     place: tuple[Arena, int] | None,
 ) -> Steps[InferCall]:
-    text = memoryview(body)[:length]
-    cut = yield from cut_out(text, secrets.token_hex(MARK_BYTES))
+    short = yield from squeezed(memoryview(body)[:length])
+    cut = yield from cut_out(short.text, secrets.token_hex(MARK_BYTES))
+    unread = dict(cut.taken)
     inputs: list[_Input] = []
 
     def converted(name: str, datatype: str, shape: tuple[int, ...], data: list[Any]) -> Buffer:
         slices = cut.taken.get(data[0]) if len(data) == 1 and type(data[0]) is str else None
         if slices is None:
             return from_json(name, datatype, shape, data)
+        unread.pop(data[0], None)
         inputs.append(_Input(name, datatype, shape, slices, bytearray()))
         return inputs[-1].found
 
-    found = yield from walked(cut, _KNOWN)
+    try:
+        found = yield from walked(cut, _KNOWN, short.position)
+    except RequestError:
+        # What is wrong may have begun in an array; then that is the place to name.
+        for slices in cut.taken.values():
+            yield from _looked_at(slices, short)
+        raise
     yield
     reader = Inputs(model, body, length, converted, limit_bytes, place)
     read: list[CallInput] = []
@@ -126,23 +136,38 @@ def call_in_steps(
     reader.check_end()
     call = call_with(found, model, version, tuple(read))
     for input_ in inputs:
-        yield from _filled(input_, text)
+        yield from _filled(input_, short)
+    for slices in unread.values():
+        yield from _looked_at(slices, short)
     yield
     return call
 
 
-def walked(cut: Cut[Any], wanted: frozenset[str]) -> Steps[Json]:
+def walked(cut: Cut[Any], wanted: frozenset[str], position: Callable[[int], int]) -> Steps[Json]:
     """What stands beside the arrays. Raises RequestError as `parsed_object` does."""
     try:
-        found = yield from members(cut.rest.decode(), wanted)
+        text = cut.rest.decode()
+        yield
+        found = yield from members(text, wanted)
     except RecursionError:
         raise nested_too_deeply() from None
     except ValueError as fault:
-        raise no_json(fault, cut.position) from None
+        raise no_json(fault, lambda at: position(cut.position(at))) from None
     return found
 
 
-def _filled(one: _Input, text: memoryview) -> Steps[None]:
+def _looked_at(slices: list[Slice], short: Squeezed) -> Steps[None]:
+    """Those that nobody wants: what is in a text is JSON, or the text is refused."""
+    for part in slices:
+        yield
+        string = _long(part, short)
+        _elements(part, string, short)
+        if string is not None:
+            for _ in string.pieces():
+                yield
+
+
+def _filled(one: _Input, short: Squeezed) -> Steps[None]:
     """Read the elements. Raises RequestError as `from_json` does."""
     name, datatype, shape, slices, found = one
     check_readable(name, datatype)
@@ -150,8 +175,8 @@ def _filled(one: _Input, text: memoryview) -> Steps[None]:
     count, depth = 0, -1
     for part in slices:
         yield
-        string = LongString(text, part.start, part.end) if part.is_long else None
-        nested, flat = flattened(name, _elements(part, string, text))
+        string = _long(part, short)
+        nested, flat = flattened(name, _elements(part, string, short))
         if not flat:
             continue
         if depth not in (-1, nested):
@@ -161,6 +186,8 @@ def _filled(one: _Input, text: memoryview) -> Steps[None]:
         if count > count_max:  # only how many there are is of interest
             continue
         start = len(found)
+        if string is not None and datatype != "BYTES":  # to be quoted in an error
+            flat = [next(string.pieces())]
         found += packed(name, datatype, flat)
         if string is not None:
             for piece in string.pieces():
@@ -173,12 +200,18 @@ def _filled(one: _Input, text: memoryview) -> Steps[None]:
     check_count(name, shape, count)
 
 
-def _elements(part: Slice, string: LongString | None, text: memoryview) -> list[Any]:
+def _long(part: Slice, short: Squeezed) -> LongString | None:
+    if not part.is_long:
+        return None
+    return LongString(short.text, part.start, part.end, short.position)
+
+
+def _elements(part: Slice, string: LongString | None, short: Squeezed) -> list[Any]:
     """Those of a slice; of a long one an empty string, which its string is to fill."""
     if string is None:
         start = part.start
-        whole: bytes | memoryview = text[start : part.end]
-        found = parsed(part.text(whole), lambda at: start + part.position(at))
+        whole = short.text[start : part.end]
+        found = parsed(part.text(whole), lambda at: short.position(start + part.position(at)))
     else:
         long = string
         found = parsed(part.text(long.around), lambda at: long.position(part.position(at)))

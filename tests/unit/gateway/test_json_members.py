@@ -13,6 +13,7 @@ from naiad.gateway import json_members
 from naiad.gateway.calls import TENSORS_MAX
 from naiad.gateway.http_parameters import parsed_object
 from naiad.gateway.json_members import (
+    SHORT_CHARS,
     STEP_CHARS,
     STEP_VALUES,
     STRING_CHARS_MAX,
@@ -148,3 +149,43 @@ def test_no_step_reads_much(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(map(len, read)) > STEP_VALUES or len(read) > 10
     assert max(map(len, read)) <= 2 * STEP_VALUES + 1  # keys as well
     assert max(map(sum, read)) <= STEP_CHARS + STRING_CHARS_MAX
+
+
+@pytest.mark.parametrize("value", ["5", '"s"', "[1,2]"])
+def test_no_more_is_copied_than_short_values_need(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One character beyond U+FFFF makes every one of a text four bytes long."""
+    copied = [0]
+    decode = json.JSONDecoder().raw_decode
+
+    class Decoder:
+        def raw_decode(self, part: str) -> Any:
+            copied[-1] += len(part)
+            return decode(part)
+
+    monkeypatch.setattr(json_members, "_DECODER", Decoder())
+    text = '{"x":{' + f'"k":{value},' * 4000 + '"😀":' + "1}}"
+    text += " " * 200_000
+    steps = members(text, frozenset())
+    for _ in steps:
+        copied.append(0)
+    assert len(copied) > 4000 // STEP_VALUES
+    assert max(copied) <= 2 * (STEP_VALUES + 1) * SHORT_CHARS
+
+
+def test_longer_values_than_are_looked_at_first_are_read() -> None:
+    sizes = [end + more for end in (64, 512, 4096) for more in range(-20, 3)]
+    for size in sizes:
+        for value in ("x" * size, [1] * (size // 3), int("1" * size), {"k" * size: "\\" * size}):
+            given = {"b": [value], "c": {"k" * size: value}}
+            assert walked(json.dumps(given))[0] == given
+
+
+def test_what_is_no_object_is_named() -> None:
+    array, string = "[" + "1," * 99_999 + "1]", '"' + "x" * 99_999 + '"'
+    for text, what in ((array, "an array"), (string, "a string")):
+        with pytest.raises(RequestError, match=f"expected an object, got {what}"):
+            walked(text)
+    with pytest.raises(ValueError, match="BOM"):
+        walked("\ufeff{}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -218,9 +218,9 @@ def test_ranges_counts_and_types_are_told_as_at_once() -> None:
 
 
 def test_what_is_no_array_is_bounded() -> None:
-    spaces = b'{"inputs":' + b" " * (REST_BYTES_MAX + 1)
+    digits = b'{"inputs":' + b"1" * (REST_BYTES_MAX + 1)
     many = b'{"inputs":[' + b'{"data":[1]},' * (ARRAYS_MAX + 1) + b"]}"
-    for text, limit in ((spaces, REST_BYTES_MAX), (many, ARRAYS_MAX)):
+    for text, limit in ((digits, REST_BYTES_MAX), (many, ARRAYS_MAX)):
         with pytest.raises(RequestError, match=str(limit)):
             in_slices(text)
 
@@ -590,3 +590,123 @@ def test_there_is_a_limit_of_what_is_under_way() -> None:
         assert await large.call("m", 1, text, len(text), LIMIT, None) == at_once(text)
 
     asyncio.run(run())
+
+
+ONES = ",".join(["1"] * 40_000)
+ROOM = " " * 140_000
+NAMED = '"name":"I","datatype":"INT32","shape":[1]'
+
+
+def said(read: Callable[[bytes], Any], text: bytes) -> str:
+    with pytest.raises(RequestError) as found:
+        read(text)
+    return found.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        body("[" + ROOM + "1]", "INT32", 1),
+        body("[1" + ROOM + "]", "INT32", 1),
+        body("[" + ROOM + "]", "INT32", 0),
+        body("[" + (",\n" + "\t" * 200).join(["1"] * 1000) + "]", "INT32", 1000),
+        body("[" + (" " * 129 + ",").join(["[1]"] * 2000) + "]", "INT32", 2000),
+        body(json.dumps(json.loads("[" * 90 + ONES + "]" * 90), indent=4), "INT32"),
+        body(f'["{ROOM}",{ROOM}"b\\"{ROOM}",{ROOM}"{ROOM}"]', "BYTES", 3),
+        ROOM.encode()
+        + body("[1]", "INT32", 1, "," + ROOM)[:-1]
+        + b'"a"'
+        + (ROOM * 2).encode()
+        + b":1}"
+        + (ROOM * 3).encode(),
+        body(f"[{ONES}]", "INT32") + b" " * 300_000,
+    ],
+    ids=lambda given: str(len(given)),
+)
+def test_long_runs_of_spaces_mean_nothing(text: bytes) -> None:
+    assert in_slices(text) == at_once(text)
+
+
+@pytest.mark.parametrize("gap", ["", " " * 127, " " * 128, ROOM, ("\t" + " " * 500) * 9])
+@pytest.mark.parametrize("wrong", ["x", ",", "1 1", '"\\x"'])
+@pytest.mark.parametrize("place", ["data", "behind", "before"])
+def test_places_are_those_before_spaces_were_left_out(place: str, wrong: str, gap: str) -> None:
+    here = {name: gap + wrong + gap if name == place else gap + "1" for name in PLACES}
+    data = f"[{gap}1,{gap}{here['data']},{ONES}]"
+    inputs = f'"inputs":[{{{NAMED},"data":{gap}{data}}}]'
+    text = f'{{{gap}"a":{here["before"]},{inputs},"b":{here["behind"]}}}'
+    assert said(in_slices, text.encode()) == said(at_once, text.encode())
+
+
+PLACES = ("data", "behind", "before")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        '{"foo":{"data":[%s]},"inputs":[]}',
+        '{"inputs":[{"data":[%s],"name":"I","datatype":"INT32","shape":[1],"data":[1]}]}',
+        '{"inputs":[],"outputs":[{"name":"O","data":[%s]}]}',
+        '{"inputs":[],"parameters":{},"parameters":{"data":[1]},"data":[%s],"parameters":{}}',
+        '{"inputs":[{"data":[%s]}],"inputs":[]}',
+    ],
+)
+def test_an_array_that_nobody_wants_has_to_be_one(form: str) -> None:
+    legal = (form % ONES).encode()
+    assert in_slices(legal) == at_once(legal)
+    string = '"' + "x" * 300_000 + '"'
+    for wrong in (ONES + ",x", "x," + ONES, ONES + " 1", ONES + ",", string[:-3] + '\\x",1'):
+        text = (form % wrong).encode()
+        assert said(in_slices, text) == said(at_once, text)
+    in_slices((form % f"[{ONES}],2,{string}").encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        f"[{ONES}",
+        f"[{ONES},1 1]",
+        f"[1,[2,{ONES},3]",
+        f"[[1,2],[3,4,[{ONES}]]",
+        f"[1,2[,{ONES}]",
+        f"[{ONES}}}]",
+        f'[{ONES},"a":[{ONES}]',
+    ],
+    ids=lambda given: given[:4] + given[-6:],
+)
+def test_an_array_that_is_none_is_wrong_where_it_was(data: str) -> None:
+    text = b'{"inputs":[{"data":' + data.encode() + b",%s}]}" % NAMED.encode()
+    assert said(in_slices, text) == said(at_once, text)
+
+
+@pytest.mark.parametrize("count", [ARRAYS_MAX - 1, ARRAYS_MAX])
+def test_as_many_arrays_are_read_as_a_call_may_have_inputs(count: int) -> None:
+    one = '{"name":"I","datatype":"INT32","shape":[1],"data":[1]}'
+    text = f'{{"inputs":[{",".join([one] * count)}]}}'.encode()
+    assert in_slices(text) == at_once(text)
+
+
+def test_what_is_quoted_is_what_came() -> None:
+    for datatype in ("INT32", "BOOL", "FP64"):
+        text = body('["' + "x" * 300_000 + '"]', datatype, 1)
+        assert said(in_slices, text) == said(at_once, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" + ONES.encode() + b"]",
+        b'"' + b"x" * 70_000 + b'"',
+        "\ufeff{}".encode() + b" " * 70_000,
+    ],
+    ids=lambda given: str(given[:3]),
+)
+def test_what_is_no_object_is_named(text: bytes) -> None:
+    assert said(in_slices, text) == said(at_once, text)
+
+
+def test_long_strings_beside_arrays_are_read_by_who_knows_them() -> None:
+    for key, value in (("id", '"%s"'), ("meta", '"%s"'), ("parameters", '{"p":"%s"}')):
+        more = f',"{key}":{value % ("x" * 100_000)}'
+        text = body(f"[{ONES}]", "INT32", 40_000, more).replace(b'"id":"5",', b"")
+        assert in_slices(text) == at_once(text)

@@ -74,11 +74,13 @@ def test_much_is_read_in_many_steps() -> None:
     [
         ("Q" * 10_001, "no base64"),
         ("QUJD" * 30_000 + "=", "no base64"),
-        ("QUJD" * 10_000 + "QQ==" + "QUJD" * 30_000, "no base64: it goes on behind its padding"),
+        ("QUJD" * 10_000 + "QQ==" + "QUJD" * 30_000, "no base64: .*padding"),
         ("QQ==" * 30_000, "no base64"),
         ("é" * 10_000, "no base64"),
         ("Q UJ" * 10_000, "no base64"),
         ("*", "no base64"),
+        ("QUJD\n" * 9 + "QQ==\n", "Only base64 data"),
+        ("QQ==QUJD", "no base64: .*padding"),
         (7, "as string"),
     ],
 )
@@ -108,7 +110,7 @@ def test_padding_wherever_a_piece_ends(size: int) -> None:
         (b'{"parameters":{"config":"' + b"x" * (CONFIG_MAX + 1) + b'"}}', f"at most {CONFIG_MAX}"),
         (b'{"parameters":{' + b'"a":1,' * TENSORS_MAX + b'"a":1}}', f"at most {TENSORS_MAX}"),
         (b'{"ready":[' + b"1," * VALUES_MAX + b"1]}", f"at most {VALUES_MAX} values"),
-        (b'{"a":' + b" " * REST_BYTES_MAX + b"1}", f"strings from {STRING_BYTES_MIN} bytes on"),
+        (b'{"a":' + b"1" * REST_BYTES_MAX + b"1}", f"strings from {STRING_BYTES_MIN} bytes on"),
     ],
     ids=lambda given: str(given[-30:]),
 )
@@ -120,3 +122,25 @@ def test_what_is_no_load_is_refused_by_name(body: bytes, what: str) -> None:
 
 def test_without_parameters_there_are_none() -> None:
     assert read(b"{}")[0] == {}
+
+
+@pytest.mark.parametrize("spaces", ["", " ", " \n" * 200])
+def test_the_names_of_parameters_are_what_they_were(spaces: str) -> None:
+    key, text = "file:" + "x" * 5000, "x" * 5000
+    found, _ = read(f'{{"parameters":{{"{key}"{spaces}:"QUJD","{text}"{spaces}:1}}}}'.encode())
+    assert found == {key: b"ABC", text: 1}
+
+
+@pytest.mark.parametrize("inside", ["\\x", "\n", "\\ud83"])
+@pytest.mark.parametrize("form", ['{"a":"%s"}', '{"parameters":{"a":["%s"]}}', '{"a":{"b":"%s"}}'])
+def test_a_string_that_nobody_wants_has_to_be_one(form: str, inside: str) -> None:
+    long = "x" * 5000
+    read((form % long).encode())
+    with pytest.raises(RequestError, match="failed to parse the request JSON buffer"):
+        read((form % (long + inside + long)).encode())
+
+
+def test_long_runs_of_spaces_mean_nothing() -> None:
+    gap = " " * 300_000
+    text = f'{gap}{{{gap}"parameters"{gap}:{{"config":"{gap}"{gap},"file:x":"QUJD"}}}}{gap}'
+    assert read(text.encode())[0] == {"config": gap, "file:x": b"ABC"}
