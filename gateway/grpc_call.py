@@ -132,13 +132,13 @@ class Call(ABC):
     def _is_all(self) -> bool:
         return not self._has_sent
 
-    def send(self, message: bytes) -> int:
+    def send(self, *parts: bytes | memoryview) -> int:
         """A message of the answer; how much of the answer waits for the client."""
         http2 = self._door.http2
         if not self._has_sent:
             self._has_sent = True
             http2.send_head(self.stream, OK_HEAD)
-        unsent = http2.send(self.stream, framed_head(len(message)), message)
+        unsent = http2.send(self.stream, framed_head(sum(map(len, parts))), *parts)
         self._door.send_soon()
         return unsent
 

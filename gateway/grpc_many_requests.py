@@ -84,9 +84,9 @@ class ManyRequestsCall(WorkingCall):
             self._give(len(found))
         return found
 
-    async def write(self, message: bytes) -> None:
+    async def write(self, *parts: bytes | memoryview) -> None:
         """Send an item, and wait while the client takes too little."""
-        if self.send(message) > UNSENT_BYTES_MAX and not self.is_done:
+        if self.send(*parts) > UNSENT_BYTES_MAX and not self.is_done:
             self._writer = self._loop.create_future()
             await self._writer
 

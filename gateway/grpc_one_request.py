@@ -80,7 +80,7 @@ class InferenceCall(OneRequestCall):
         if self.is_done:
             return
         if isinstance(outcome, InferAnswer):
-            self.send(encoded_answer(outcome))
+            self.send(*encoded_answer(outcome))
             self.succeed()
         else:
             self.fail(outcome)

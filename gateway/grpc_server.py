@@ -10,7 +10,7 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -24,6 +24,7 @@ from naiad.gateway.grpc_health import SERVICES, Health
 from naiad.gateway.grpc_many_requests import ManyRequestsCall
 from naiad.gateway.grpc_one_request import OneRequestCall
 from naiad.gateway.grpc_service import Caller, Service
+from naiad.gateway.grpc_service import Method as ServiceMethod
 from naiad.gateway.grpc_stream import Stream
 from naiad.gateway.listener import Listener
 from naiad.gateway.phase import Phase
@@ -177,7 +178,7 @@ class GrpcServer(Listener[GrpcConnection]):
 
     async def _answered(
         self,
-        work: Callable[[Buffer, Caller], Awaitable[bytes]],
+        work: ServiceMethod,
         told: str,
         request: Buffer,
         call: OneRequestCall,
@@ -188,7 +189,8 @@ class GrpcServer(Listener[GrpcConnection]):
             LOG.debug("gRPC %s", told)
             if CATEGORIES[told] != "health":
                 await self.plane.turns.turn()
-        call.send(await work(request, call.caller))
+        message = await work(request, call.caller)
+        call.send(*(message if isinstance(message, list) else (message,)))
 
     async def _check_health(self, request: Buffer, call: OneRequestCall) -> None:
         call.send(await self._health.check(bytes(request)))

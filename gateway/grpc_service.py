@@ -20,7 +20,7 @@ from naiad.gateway.grpc_codec.answers import encoded_answer
 from naiad.gateway.grpc_codec.large import parts_in_steps, request_in_steps
 from naiad.gateway.grpc_codec.loads import load_request
 from naiad.gateway.grpc_codec.requests import decoded_request, version_number
-from naiad.gateway.grpc_codec.wire import is_light
+from naiad.gateway.grpc_codec.wire import Parts, is_light
 from naiad.gateway.long_work import LongWork, Steps
 from naiad.gateway.pending import region_names
 from naiad.gateway.phase import Phase
@@ -49,7 +49,7 @@ class Caller(NamedTuple):
     user: User = NOBODY
 
 
-Method = Callable[[Buffer, Caller], Awaitable[bytes]]
+Method = Callable[[Buffer, Caller], Awaitable[bytes | Parts]]
 
 
 class Service:
@@ -82,7 +82,7 @@ class Service:
 
     # --- inference -------------------------------------------------------------------------------
 
-    async def model_infer(self, data: Buffer, caller: Caller) -> bytes:
+    async def model_infer(self, data: Buffer, caller: Caller) -> Parts:
         """ModelInferRequest to ModelInferResponse. Cancelling cancels the request everywhere."""
         call = await any_call_of(data, caller, self._plane.long_work)
         return encoded_answer(await self._plane.infer(call))

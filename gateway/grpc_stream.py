@@ -17,7 +17,7 @@ from naiad.client.requests import Buffer
 from naiad.gateway.calls import InferCall
 from naiad.gateway.error_text import told
 from naiad.gateway.grpc_codec.answers import encoded_fault, encoded_part
-from naiad.gateway.grpc_codec.wire import request_id
+from naiad.gateway.grpc_codec.wire import Parts, request_id
 from naiad.gateway.grpc_service import Caller, any_call_of, unexpected
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane, draining
@@ -40,7 +40,8 @@ _LATE: Final = frozenset(
 )
 """Why a request fails that was taken: the item that says so is its final one, and marked so."""
 
-Write = Callable[[bytes], Awaitable[None]]
+Write = Callable[..., Awaitable[None]]
+"""Of an item, in parts."""
 
 
 class Stream:
@@ -51,8 +52,8 @@ class Stream:
         self._phase = phase
         self._caller = caller
         self._wants_status = wants_status
-        self._answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(REQUESTS_MAX)
-        self._running: set[asyncio.Task[bytes]] = set()
+        self._answers: asyncio.Queue[asyncio.Task[Parts] | None] = asyncio.Queue(REQUESTS_MAX)
+        self._running: set[asyncio.Task[Parts]] = set()
         self._unwritten_bytes = 0
         self._was_written = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
@@ -70,8 +71,8 @@ class Stream:
         try:
             while (answer := await self._answers.get()) is not None:
                 item = await answer
-                await write(item)
-                self._unwritten_bytes -= len(item)
+                await write(*item)
+                self._unwritten_bytes -= sum(map(len, item))
                 self._was_written.set()
             if self._is_finishing:
                 raise draining()
@@ -103,7 +104,7 @@ class Stream:
         finally:
             await self._answers.put(None)
 
-    async def _begun(self, data: Buffer) -> asyncio.Task[bytes]:
+    async def _begun(self, data: Buffer) -> asyncio.Task[Parts]:
         """The task of a request. It is read here and not there: however long that takes, those of
         one stream reach their model in their order. It is in the budget until it is answered."""
         budget = self._plane.budget
@@ -129,23 +130,23 @@ class Stream:
 
     def _started(
         self, call: InferCall | NaiadError, data: Buffer, taken: int
-    ) -> asyncio.Task[bytes]:
+    ) -> asyncio.Task[Parts]:
         task = asyncio.create_task(self._answer(call, data))
         self._running.add(task)
         task.add_done_callback(partial(self._ended, taken))
         return task
 
-    def _ended(self, taken: int, task: asyncio.Task[bytes]) -> None:
+    def _ended(self, taken: int, task: asyncio.Task[Parts]) -> None:
         self._running.discard(task)
         self._plane.budget.give(taken)
 
-    async def _answer(self, call: InferCall | NaiadError, data: Buffer) -> bytes:
+    async def _answer(self, call: InferCall | NaiadError, data: Buffer) -> Parts:
         """The stream's item for one request, or for why it cannot be one."""
         item = await self._item(call, data)
-        self._unwritten_bytes += len(item)
+        self._unwritten_bytes += sum(map(len, item))
         return item
 
-    async def _item(self, call: InferCall | NaiadError, data: Buffer) -> bytes:
+    async def _item(self, call: InferCall | NaiadError, data: Buffer) -> Parts:
         if isinstance(call, NaiadError):
             return self._failed(call, data, None)
         try:
@@ -155,9 +156,10 @@ class Stream:
         except Exception:
             return self._failed(unexpected("ModelStreamInfer"), data, call)
 
-    def _failed(self, fault: NaiadError, data: Buffer, call: InferCall | None) -> bytes:
+    def _failed(self, fault: NaiadError, data: Buffer, call: InferCall | None) -> Parts:
         if self._wants_status:
             raise fault
         if call is None:
-            return encoded_fault(told(fault), request_id(data))
-        return encoded_fault(told(fault), call.id, call.model if fault.code in _LATE else "")
+            return [encoded_fault(told(fault), request_id(data))]
+        model = call.model if fault.code in _LATE else ""
+        return [encoded_fault(told(fault), call.id, model)]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from naiad.client.requests import Buffer
 from naiad.gateway.calls import InferAnswer
 from naiad.gateway.grpc_codec.parameters import FINAL, set_parameters
-from naiad.gateway.grpc_codec.wire import delimited, with_raw_outputs
+from naiad.gateway.grpc_codec.wire import Parts, delimited, varint, with_raw_outputs
 from naiad.gateway.proto.inference_pb2 import ModelInferResponse
 from naiad.protocol.messages import Parameters
 
@@ -20,8 +19,8 @@ _ERROR_TAG: Final = 1 << 3 | 2
 _RESPONSE_TAG: Final = 2 << 3 | 2
 
 
-def encoded_answer(answer: InferAnswer) -> bytes:
-    """A serialised ModelInferResponse, always with raw contents.
+def encoded_answer(answer: InferAnswer) -> Parts:
+    """A serialised ModelInferResponse, always with raw contents; large ones are not copied.
 
     As in Triton there is one raw entry per output, empty where the output was written to shared
     memory: clients find an output's entry by its index.
@@ -29,10 +28,13 @@ def encoded_answer(answer: InferAnswer) -> bytes:
     return _response(answer, answer.parameters)
 
 
-def encoded_part(answer: InferAnswer, *, is_final: bool) -> bytes:
+def encoded_part(answer: InferAnswer, *, is_final: bool) -> Parts:
     """A serialised ModelStreamInferResponse with an answer, marked as the request's last or not."""
     marked: Parameters = {**answer.parameters, FINAL: is_final}
-    return delimited(_RESPONSE_TAG, _response(answer, marked))
+    parts = _response(answer, marked)
+    if len(parts) == 1:
+        return [delimited(_RESPONSE_TAG, bytes(parts[0]))]
+    return [bytes((_RESPONSE_TAG,)) + varint(sum(map(len, parts))), *parts]
 
 
 def encoded_fault(message: str, ident: str, model: str = "") -> bytes:
@@ -49,9 +51,9 @@ def encoded_fault(message: str, ident: str, model: str = "") -> bytes:
     return delimited(_ERROR_TAG, text) + delimited(_RESPONSE_TAG, response.SerializeToString())
 
 
-def _response(answer: InferAnswer, parameters: Parameters) -> bytes:
+def _response(answer: InferAnswer, parameters: Parameters) -> Parts:
     tensors: list[tuple[str, str, tuple[int, ...]]] = []
-    contents: list[Buffer] = []
+    contents: Parts = []
     for name, datatype, shape, data in answer.outputs:
         tensors.append((name, datatype, shape))
         contents.append(b"" if data is None else data)

@@ -23,6 +23,11 @@ a file likewise."""
 STRUCTURE_BYTES_MAX: Final = 8 * 1024 * 1024
 """A message without its raw contents. What is in it becomes objects, up to 20 times its size."""
 
+JOINED_BYTES_MAX: Final = 64 * 1024
+"""Of an answer's raw contents that are copied into one piece; larger ones go out as they are."""
+Parts = list[bytes | memoryview]
+"""A message, one part behind the other."""
+
 LIGHT_BYTES: Final = 2 * 1024
 """Of a message that is read at once whatever is in it."""
 LIGHT_FIELDS_MAX: Final = 64
@@ -130,12 +135,14 @@ def parsed_request(data: Buffer) -> tuple[Any, list[Buffer]]:
     return parsed(ModelInferRequest, structure), raw
 
 
-def with_raw_outputs(structure: bytes, contents: list[Buffer]) -> bytes:
+def with_raw_outputs(structure: bytes, contents: list[bytes | memoryview]) -> Parts:
     """A serialised ModelInferResponse with these raw_output_contents after all else."""
-    parts: list[Buffer] = [structure]
+    parts: Parts = [structure]
+    size = 0
     for content in contents:
         parts += (_RAW_OUTPUT_TAG, varint(len(content)), content)
-    return b"".join(parts)
+        size += len(content)
+    return [b"".join(parts)] if size <= JOINED_BYTES_MAX else parts
 
 
 def varint(number: int) -> bytes:

@@ -85,7 +85,7 @@ class Sending:
         if stream in self._streams:
             self.out.append(f.frame(f.HEADERS, f.END_HEADERS, stream, block))
 
-    def send(self, stream: int, *parts: bytes) -> int:
+    def send(self, stream: int, *parts: bytes | memoryview) -> int:
         """Part of a body, as far as the client takes it; the rest waits. How much waits now."""
         known = self._streams.get(stream)
         if known is None:

@@ -59,8 +59,8 @@ class Client:
         await self.stream.run(_each(requests), self._write)
         return [(one.infer_response.id, one.error_message) for one in self.items]
 
-    async def _write(self, item: bytes) -> None:
-        self.items.append(service_pb2.ModelStreamInferResponse.FromString(item))
+    async def _write(self, *item: bytes | memoryview) -> None:
+        self.items.append(service_pb2.ModelStreamInferResponse.FromString(b"".join(item)))
 
 
 async def _each(requests: tuple[bytes, ...]) -> AsyncIterator[bytes]:

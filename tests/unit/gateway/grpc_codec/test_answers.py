@@ -20,7 +20,7 @@ from naiad.gateway.grpc_codec.answers import (
 )
 from naiad.gateway.grpc_codec.requests import decoded_request
 from naiad.gateway.grpc_codec.status import STATUS_OF, Status
-from naiad.gateway.grpc_codec.wire import varint
+from naiad.gateway.grpc_codec.wire import JOINED_BYTES_MAX, varint
 from naiad.protocol.errors import Code
 
 
@@ -36,7 +36,7 @@ def test_an_answer_has_one_raw_entry_for_each_output() -> None:
     first, last = np.array([1, 2], "<f4"), np.array([3, 4], "<f4")
     outputs = (output("a", first.tobytes()), output("shm", None), output("b", last.tobytes()))
 
-    message = parsed(encoded_answer(InferAnswer("m", 3, "r", outputs)))
+    message = parsed(b"".join(encoded_answer(InferAnswer("m", 3, "r", outputs))))
 
     assert (message.model_name, message.model_version, message.id) == ("m", "3", "r")
     assert list(message.raw_output_contents) == [first.tobytes(), b"", last.tobytes()]
@@ -48,7 +48,7 @@ def test_an_answer_has_one_raw_entry_for_each_output() -> None:
 def test_parameters_of_every_type() -> None:
     given: dict[str, str | int | float | bool] = {"b": True, "i": -5, "s": "text", "d": 0.5}
 
-    message = parsed(encoded_answer(InferAnswer("m", 1, "", (), given)))
+    message = parsed(b"".join(encoded_answer(InferAnswer("m", 1, "", (), given))))
 
     found = {
         name: getattr(value, value.WhichOneof("parameter_choice"))
@@ -62,7 +62,8 @@ def test_parameters_of_every_type() -> None:
 def test_an_item_of_a_stream_says_whether_it_is_the_last(is_final: bool) -> None:
     answer = InferAnswer("m", 1, "r", (output("a", bytes(8)),))
 
-    item = service_pb2.ModelStreamInferResponse.FromString(encoded_part(answer, is_final=is_final))
+    (part,) = encoded_part(answer, is_final=is_final)
+    item = service_pb2.ModelStreamInferResponse.FromString(bytes(part))
 
     assert item.error_message == ""
     assert item.infer_response.raw_output_contents == [bytes(8)]
@@ -135,7 +136,7 @@ def test_what_a_client_sends_comes_back_to_it(
         AnswerOutput(one.name, one.datatype, one.shape, memoryview(one.data))  # type: ignore[arg-type]
         for one in call.inputs
     )
-    answer = parsed(encoded_answer(InferAnswer("m", 1, call.id, outputs)))
+    answer = parsed(b"".join(encoded_answer(InferAnswer("m", 1, call.id, outputs))))
 
     result = InferResult(answer)
     assert answer.id == ident
@@ -144,3 +145,23 @@ def test_what_a_client_sends_comes_back_to_it(
         assert back.dtype == array.dtype
         assert back.tobytes() == array.tobytes() or (back == array).all()
         assert back.shape == array.shape
+
+
+def test_large_contents_are_not_copied() -> None:
+    """And small ones go in one piece."""
+    large = memoryview(bytes(JOINED_BYTES_MAX + 1))
+    outputs = (
+        AnswerOutput("O", "INT8", (len(large),), large),
+        AnswerOutput("P", "INT8", (1,), memoryview(b"\7")),
+    )
+    answer = InferAnswer("m", 1, "", outputs)
+    for parts in (encoded_answer(answer), encoded_part(answer, is_final=True)):
+        assert any(part is large for part in parts)
+        assert all(len(part) < 1000 for part in parts if part is not large)
+    message = parsed(b"".join(encoded_answer(answer)))
+    assert list(message.raw_output_contents) == [bytes(large), b"\7"]
+    item = b"".join(encoded_part(answer, is_final=True))
+    response = service_pb2.ModelStreamInferResponse.FromString(item).infer_response
+    assert list(response.raw_output_contents) == [bytes(large), b"\7"]
+    small = answer._replace(outputs=outputs[1:])
+    assert len(encoded_answer(small)) == len(encoded_part(small, is_final=True)) == 1
