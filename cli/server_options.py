@@ -45,12 +45,13 @@ def gpus_option(command: Command) -> Command:
     )(command)
 
 
-def model_config_option(command: Command) -> Command:
+def model_config_option(command: Command, *, hidden: bool = False) -> Command:
     """Adds --model-config-name."""
     return click.option(
         "--model-config-name",
         default="",
         metavar="NAME",
+        hidden=hidden,
         help="Prefer a model's configs/NAME.pbtxt to its config.pbtxt.",
     )(command)
 

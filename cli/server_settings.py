@@ -7,6 +7,7 @@ those for users.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import click
@@ -34,7 +35,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     click.option("--id", "identity", metavar="TEXT", hidden=True),
     _switch("--strict-readiness", True),
     auto_complete_option,
-    model_config_option,
+    partial(model_config_option, hidden=True),  # the list of options is long enough
     click.option("--allow-file-override", is_flag=True, hidden=True),
     click.option("--log-verbose", type=click.IntRange(0, VERBOSE_MAX), default=0, hidden=True),
     _switch("--log-info", INITIAL.info),
