@@ -320,17 +320,21 @@ class Level:
 
 def next_flow(levels: Sequence[Level]) -> Flow:
     """The one to serve of levels side by side, none of which is empty: of the user whose turn it
-    is in any of them, what he waits for longest in all."""
-    flow = levels[0].next_flow()
+    is in any of them, what he waits for longest where it is his turn. Elsewhere others would be
+    served instead: a turn that another GPU's instance gave him does not count in every level."""
     if len(levels) == 1:
-        return flow
-    for level in levels[1:]:
-        other = level.next_flow()
-        if other.share.turn < flow.share.turn:
-            flow = other
-    shares = [level.shares.get(flow.share.key) for level in levels]
-    heads = [share.oldest().head() for share in shares if share is not None]
-    return min(heads, key=_arrival).flow
+        return levels[0].next_flow()
+    flows = [level.next_flow() for level in levels]
+    user = min(flows, key=_turn_of).share.key
+    return min([flow for flow in flows if flow.share.key == user], key=_since)
+
+
+def _turn_of(flow: Flow) -> int:
+    return flow.share.turn
+
+
+def _since(flow: Flow) -> tuple[int, int]:
+    return _arrival(flow.head())
 
 
 def oldest_lanes(levels: Sequence[Level], limit: int) -> list[Lane]:

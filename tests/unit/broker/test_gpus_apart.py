@@ -73,6 +73,12 @@ def test_a_turn_counts_in_all_that_the_instance_serves() -> None:
     assert served(queue, *[0] * 5) == [[1], [4], [2], [5], [3]]
 
 
+def test_whose_turn_it_is_at_one_gpu_is_served_where_it_is_his() -> None:
+    """Not where he has waited longer, but the other GPU has given him a turn since."""
+    queue = queued((ANYWHERE, "u"), (ANYWHERE, "u"), (1, "u"), (ANYWHERE, "v"), (ANYWHERE, "v"))
+    assert served(queue, 0, 1, 1, 1, 1) == [[1], [3], [4], [2], [5]]
+
+
 def test_also_what_any_can_execute_counts_for_its_gpu() -> None:
     queue = queued((ANYWHERE, "u"), (0, "v"), (0, "u"), (0, "v"))
     assert served(queue, *[0] * 4) == [[1], [2], [3], [4]]
