@@ -15,7 +15,7 @@ import numpy as np
 from naiad.client.tensors import array_of
 from naiad.gateway.calls import AnswerOutput
 from naiad.gateway.known_classes import Classes
-from naiad.gateway.long_work import LongWork, Steps
+from naiad.gateway.long_work import LongWork, Steps, at_once
 from naiad.protocol.datatypes import LENGTH_PREFIX_BYTES, element_count
 from naiad.protocol.errors import RequestError
 
@@ -61,13 +61,7 @@ def classified(output: AnswerOutput, count: int, classes: Classes) -> AnswerOutp
     Raises RequestError for datatypes without an order, and too many elements or texts.
     """
     task = _task(output, count, classes)
-    steps = _written(task, _order(task.rows, task.most))
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: AnswerOutput = end.value
-            return found
+    return at_once(_written(task, _order(task.rows, task.most)))
 
 
 async def classified_apart(

@@ -20,6 +20,16 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 
 
+def at_once(steps: Steps[T]) -> T:
+    """What comes of them, for work that is known to be short."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+
 class LongWork:
     """Of one process."""
 

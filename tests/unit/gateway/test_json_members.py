@@ -22,6 +22,7 @@ from naiad.gateway.json_members import (
     members,
 )
 from naiad.protocol.errors import RequestError
+from support.steps import ended
 
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5)
@@ -42,14 +43,7 @@ def walked(text: str, wanted: frozenset[str] | None = None) -> tuple[Any, int]:
     if names is None:
         parsed = json.loads(text)
         names = frozenset(parsed)
-    steps = members(text, names)
-    count = 0
-    while True:
-        try:
-            next(steps)
-            count += 1
-        except StopIteration as end:
-            return end.value, count
+    return ended(members(text, names))
 
 
 @given(OBJECTS, st.booleans(), st.sampled_from([None, 0, 2]))

@@ -40,6 +40,7 @@ from naiad.gateway.large_json import (
 )
 from naiad.gateway.long_work import UNDER_WAY_BYTES_MAX, LongWork
 from naiad.protocol.errors import ModelError, RequestError, Unavailable
+from support.steps import ended
 
 LIMIT = 1 << 26
 LEAST_BYTES = 64
@@ -67,13 +68,20 @@ def written(outputs: Sequence[AnswerOutput]) -> dict[str, list[bytes]]:
 
 
 def cut(text: bytes) -> Cut[list[Slice]]:
-    steps = cut_out(memoryview(text), "mark")
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: Cut[list[Slice]] = end.value
-            return found
+    return ended(cut_out(memoryview(text), "mark"))[0]
+
+
+def noted_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of all texts that the parser is given from now on."""
+    sizes: list[int] = []
+    parse = json.loads
+
+    def parsing(text: str) -> Any:
+        sizes.append(len(text))
+        return parse(text)
+
+    monkeypatch.setattr(json, "loads", parsing)
+    return sizes
 
 
 def rows(values: list[Any], length: int) -> list[Any]:
@@ -283,14 +291,7 @@ def test_deep_nesting_is_refused_where_it_begins() -> None:
 def test_much_beside_the_arrays_is_refused_before_it_is_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sizes: list[int] = []
-    parse = json.loads
-
-    def parsing(text: str) -> Any:
-        sizes.append(len(text))
-        return parse(text)
-
-    monkeypatch.setattr(json, "loads", parsing)
+    sizes = noted_sizes(monkeypatch)
     keys = ",".join(f'"{number}":1' for number in range(100_000))
     for more in (f'"parameters":{{{keys}}}', f'"outputs":[{",".join(["{}"] * 400_000)}]'):
         with pytest.raises(RequestError, match="besides arrays of 'data'"):
@@ -338,14 +339,7 @@ def test_long_strings_are_read_in_pieces(
         flat = [one for inner in flat for one in inner]
     text = body(json.dumps(data, ensure_ascii=is_ascii), "BYTES", len(flat))
     expected = at_once(text)
-    sizes: list[int] = []
-    parse = json.loads
-
-    def parsing(text: str) -> Any:
-        sizes.append(len(text))
-        return parse(text)
-
-    monkeypatch.setattr(json, "loads", parsing)
+    sizes = noted_sizes(monkeypatch)
     assert in_slices(text) == expected
     assert max(sizes) <= WHOLE_BYTES_MAX + 2
 

@@ -16,20 +16,14 @@ from naiad.gateway.json_slices import REST_BYTES_MAX, SLICE_BYTES
 from naiad.gateway.json_strings import PIECE_BYTES
 from naiad.gateway.large_load import STRING_BYTES_MIN, load_parameters
 from naiad.protocol.errors import RequestError
+from support.steps import ended
 
 CONFIG_MAX = 1 << 20
 
 
 def read(body: bytes) -> tuple[dict[str, Any], int]:
     """The parameters, and in how many steps."""
-    steps = load_parameters(body, CONFIG_MAX)
-    count = 0
-    while True:
-        try:
-            next(steps)
-            count += 1
-        except StopIteration as end:
-            return end.value, count
+    return ended(load_parameters(body, CONFIG_MAX))
 
 
 def load(**parameters: Any) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -14,6 +13,8 @@ from naiad.config.model import ModelConfig
 from naiad.config.normalise import normalise
 from naiad.config.pbtxt import parse
 from naiad.gateway.grpc_codec import documents
+from naiad.gateway.long_work import Steps
+from support.steps import ended
 
 CONFIG = b"""
 name: "m" backend: "python" max_batch_size: 8
@@ -29,13 +30,8 @@ version_policy { specific { versions: [ 1, 3 ] } }
 """
 
 
-def written(steps: Generator[None, None, bytes]) -> bytes:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: bytes = end.value
-            return found
+def written(steps: Steps[bytes]) -> bytes:
+    return ended(steps)[0]
 
 
 def test_server_metadata() -> None:

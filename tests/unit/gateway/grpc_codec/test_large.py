@@ -32,6 +32,7 @@ from naiad.gateway.grpc_codec.wire import (
     varint,
 )
 from naiad.protocol.errors import RequestError
+from support.steps import ended
 
 Request = service_pb2.ModelInferRequest
 
@@ -55,17 +56,6 @@ def stepped(data: bytes) -> InferCall:
 def in_steps(data: bytes) -> Generator[None, None, InferCall]:
     parts = yield from parts_in_steps(data)
     return (yield from request_in_steps(parts))
-
-
-def ended(steps: Generator[None, None, InferCall]) -> tuple[InferCall, int]:
-    """What comes of them, and how many there were."""
-    count = 0
-    while True:
-        try:
-            next(steps)
-            count += 1
-        except StopIteration as end:
-            return end.value, count
 
 
 @st.composite
