@@ -1,7 +1,8 @@
 """How results are said: bars, their verdicts, and rows of JSON.
 
-Every benchmark prints Markdown for docs/performance.md, a list item for each bar that begins with
-REACHED, MISSED or INFORMATION, and ends with exit code 1 when a bar was missed.
+Every benchmark prints Markdown: its table, which docs/performance.md shows as it is, and a list
+item for each bar (a row of the first table there) that begins with REACHED, MISSED or INFORMATION.
+It ends with exit code 1 when a bar was missed.
 """
 
 from __future__ import annotations
