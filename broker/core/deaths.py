@@ -1,13 +1,12 @@
-"""Workers die: what they had runs again or is judged, and their instances start again.
+"""Workers die: what they had runs again or is judged, and what the death costs whom.
 
 Only a readable pidfd is death (the shell's SlotDied). Whoever was not executing pays nothing;
-suspects run alone; one that was alone at two deaths is a poison request. Owns the crash budget, the
-back-off and the later retries of a model that keeps crashing.
+suspects run alone; one that was alone at two deaths is a poison request. When an instance starts
+again is decided elsewhere (see restarts).
 """
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from naiad.broker.core.answers import Answers
@@ -15,10 +14,11 @@ from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.endings import Endings
 from naiad.broker.core.events import SaveState, SlotDied
 from naiad.broker.core.fleet import Fleet
-from naiad.broker.core.instances import Instance, InstanceState, Slot
+from naiad.broker.core.instances import HOPELESS, Instance, InstanceState, Slot
 from naiad.broker.core.job import Job, JobState
 from naiad.broker.core.loading import Loading
-from naiad.broker.core.models import UNLOADED, ModelState, ModelVersion
+from naiad.broker.core.models import ModelState
+from naiad.broker.core.restarts import Cost, Restarts
 from naiad.broker.core.statistics import count_reason
 from naiad.broker.core.world import World
 from naiad.protocol.errors import Code, RequestError, Unavailable
@@ -39,6 +39,7 @@ class Deaths:
         fleet: Fleet,
         endings: Endings,
         loading: Loading,
+        restarts: Restarts,
     ) -> None:
         self._world = world
         self._answers = answers
@@ -46,6 +47,7 @@ class Deaths:
         self._fleet = fleet
         self._endings = endings
         self._loading = loading
+        self._restarts = restarts
 
     def died(self, slot: Slot, event: SlotDied) -> None:
         """A worker is dead for certain: requeue what was not executing, judge what was."""
@@ -55,6 +57,8 @@ class Deaths:
         instance = slot.instance
         if instance is None:
             self._settle_jobs(slot, event)
+            if slot.lost_of is not None:
+                self._restarts.lost_died(slot.lost_of)
             self._loading.assign()
             self._fleet.want()
             return
@@ -69,7 +73,6 @@ class Deaths:
             world.log(
                 "warning", f"worker {slot.name} pid {slot.pid} ({instance.name}) died: {reason}"
             )
-        # A model that freezes its worker, or hangs, is at fault; a machine that pauses is not.
         was_idle = not slot.is_occupied
         guilty = self._settle_jobs(slot, event)
         instance.slot = None
@@ -77,8 +80,8 @@ class Deaths:
         if instance.state is InstanceState.DRAINING or is_left:
             self._fleet.exit(instance)
             self._endings.check_retired()
-        elif instance.state not in (InstanceState.FATAL, InstanceState.EXITED):
-            self._restart(instance, reason, counts=not guilty and not (event.ordered and was_idle))
+        elif instance.state not in HOPELESS:
+            self._restarts.restart(instance, reason, _cost(guilty, event.ordered and was_idle))
         world.wake(model)
         self._loading.assign()
         self._fleet.want()
@@ -100,14 +103,14 @@ class Deaths:
         elif instance.state is not InstanceState.LOADING:
             pass  # given up already
         elif may_fit_later and self._is_missed(instance):
-            self._wait_for_room(instance, reason)
+            self._restarts.wait_for_room(instance, reason)
         elif instance.has_served and instance.model.state is not ModelState.UNLOADING:
-            self._restart(instance, reason, counts=True)
+            self._restarts.restart(instance, reason, Cost.BUDGET)
         else:
             instance.move(InstanceState.FATAL)
             self._endings.fail_version(instance.model, reason)
             if may_fit_later:
-                self._retry_later(instance.model)
+                self._restarts.retry_later(instance.model)
         self._loading.assign()
         self._fleet.want()
 
@@ -116,21 +119,6 @@ class Deaths:
         model = instance.model
         is_served = instance.has_served or any(one.serves for one in model.instances)
         return is_served and model.state is not ModelState.UNLOADING
-
-    def _wait_for_room(self, instance: Instance, reason: str) -> None:
-        """Somebody may leave its GPU: tried again ever more rarely."""
-        world = self._world
-        limits = world.limits
-        delay_ns = limits.retry_first_ns * 2 ** min(instance.tries_without_room, 16)
-        delay_ns = min(delay_ns, limits.retry_last_ns)
-        instance.tries_without_room += 1
-        instance.no_room = reason
-        instance.move(InstanceState.BACKOFF)
-        world.log(
-            "error",
-            f"{instance.name} does not serve: {reason}; trying again in {delay_ns // 10**9} s",
-        )
-        world.at(world.now_ns + delay_ns, lambda: self._wait_again(instance))
 
     def lost(self, slot: Slot) -> None:
         """A killed worker that does not die (the kernel waits for a disk or a device): its requests
@@ -147,6 +135,7 @@ class Deaths:
         instance = slot.instance
         if instance is not None:
             count_reason(instance.model.statistics.worker_deaths, LOST)
+            slot.lost_of = instance
             slot.instance = instance.slot = None
             if slot.current is not None:
                 instance.model.executing -= len(slot.current.jobs)
@@ -161,9 +150,8 @@ class Deaths:
         if instance.state is InstanceState.DRAINING or is_left:
             self._fleet.exit(instance)
             self._endings.check_retired()
-        elif instance.state not in (InstanceState.FATAL, InstanceState.EXITED):
-            instance.move(InstanceState.LOST)
-            self._restart(instance, LOST, counts=False)
+        elif instance.state not in HOPELESS:
+            self._restarts.replace_lost(instance, LOST)
         self._world.wake(model)
 
     # --- jobs --------------------------------------------------------------------------
@@ -227,61 +215,12 @@ class Deaths:
         )
         return True
 
-    # --- starting again ----------------------------------------------------------------
 
-    def _restart(self, instance: Instance, reason: str, counts: bool) -> None:
-        world = self._world
-        model = instance.model
-        instance.restarts += 1
-        if counts:
-            instance.deaths += 1
-            model.consecutive_deaths += 1
-        budget = model.config.naiad.crash_budget
-        if model.consecutive_deaths >= budget:
-            text = f"its worker died {model.consecutive_deaths} times in a row, last: {reason}"
-            instance.move(InstanceState.FATAL)
-            self._endings.fail_version(model, text)
-            self._retry_later(model)
-        elif instance.deaths <= 1:
-            instance.move(InstanceState.WAITING)
-        else:
-            instance.move(InstanceState.BACKOFF)
-            delay_ns = world.limits.restart_first_ns * 2 ** min(instance.deaths - 2, 6)
-            world.at(world.now_ns + delay_ns, lambda: self._wait_again(instance))
-
-    def _wait_again(self, instance: Instance) -> None:
-        if instance.state is InstanceState.BACKOFF:
-            instance.move(InstanceState.WAITING)
-            self._loading.assign()
-            self._fleet.want()
-
-    def _retry_later(self, model: ModelVersion) -> None:
-        """A model that keeps crashing is tried again by itself, ever more rarely."""
-        world = self._world
-        limits = world.limits
-        model.attempts += 1
-        delay_ns = min(
-            limits.retry_first_ns * 2 ** min(model.attempts - 1, 16), limits.retry_last_ns
-        )
-        jitter = 0.8 + 0.4 * math.modf(model.generation * 0.618034 + model.attempts * 0.414214)[0]
-        model.next_retry_ns = world.now_ns + int(delay_ns * jitter)
-        world.at(model.next_retry_ns, lambda: self._retry(model))
-
-    def _retry(self, model: ModelVersion) -> None:
-        held = self._world.models.get(model.name)
-        if held is None or held.versions.get(model.version) is not model or self._world.draining:
-            return
-        if model.state is not ModelState.UNAVAILABLE or model.reason == UNLOADED:
-            return
-        model.move(ModelState.LOADING, "trying again")
-        model.next_retry_ns = 0
-        model.consecutive_deaths = model.config.naiad.crash_budget - 1
-        for instance in model.instances:
-            if instance.state is InstanceState.FATAL:
-                instance.move(InstanceState.WAITING)
-                instance.deaths = 0
-        self._loading.assign()
-        self._fleet.want()
+def _cost(guilty: bool, was_killed_idle: bool) -> Cost:
+    """A model that freezes its worker, or hangs, is at fault; a machine that pauses is not."""
+    if guilty:
+        return Cost.NOTHING
+    return Cost.PAUSE if was_killed_idle else Cost.BUDGET
 
 
 def _truncated(job: Job) -> RequestError:

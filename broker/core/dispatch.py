@@ -16,15 +16,13 @@ from naiad.broker.core.batcher import EARLY, Choice, choose
 from naiad.broker.core.deadlines import NEVER_NS
 from naiad.broker.core.events import SendBatch
 from naiad.broker.core.fleet import Fleet
-from naiad.broker.core.instances import InstanceState, Slot
+from naiad.broker.core.instances import HOPELESS, InstanceState, Slot
 from naiad.broker.core.job import ANYWHERE, Batch, Job, JobState
 from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.packing import fitting, pack
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
 
-_HOPELESS: Final = (InstanceState.FATAL, InstanceState.EXITED)
-"""Not without a new decision will such an instance run anything."""
 EARLY_MARGIN_NS: Final = 20_000
 """Sent this much before the computed moment: the loop's timer is late by about a tenth of a ms."""
 
@@ -237,7 +235,7 @@ class Dispatch:
         """Put a job back at the head of its queue, under its first arrival time."""
         model = job.model
         job.batch = None
-        if all(one.state in _HOPELESS for one in model.instances):
+        if all(one.state in HOPELESS for one in model.instances):
             self._answers.fail(job, not_ready_error(model, model.reason))
             return
         job.state = JobState.QUEUED

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from naiad.broker.core.events import KillSlot, TellSlot, TellSupervisor
-from naiad.broker.core.instances import Instance, InstanceState, Slot
+from naiad.broker.core.instances import HOPELESS, Instance, InstanceState, Slot
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
 
@@ -29,12 +29,11 @@ class Fleet:
         preload: dict[str, None] = {}
         for instance in self._world.instances.values():
             counts.setdefault(instance.device, 0)
-            if instance.state not in (InstanceState.EXITED, InstanceState.FATAL):
+            if instance.state not in HOPELESS:
                 counts[instance.device] += 1
                 preload[instance.model.config.backend] = None
-        for slot in self._world.slots.values():
-            if slot.is_lost:  # a process that the supervisor counts, and nobody can use
-                counts[slot.device] = counts.get(slot.device, 0) + 1
+        for device, lost in self._lost().items():
+            counts[device] = counts.get(device, 0) + lost
         for device in dict.fromkeys((*counts, *self._world.gpus, *self._wanted)):
             # Fewer is never an order to end one: while draining nobody is replaced, and on a GPU
             # that no model is for (any more, also to an earlier broker) nobody comes back.
@@ -44,6 +43,20 @@ class Fleet:
             if again or self._wanted.get(device) != wanted:
                 self._wanted[device] = wanted
                 self._world.actions.append(TellSupervisor(wanted))
+
+    def _lost(self) -> dict[str, int]:
+        """Processes by device that the supervisor counts and nobody can use. Of those that were
+        nobody's only so many: each keeps its memory, and no instance bounds them."""
+        lost: dict[str, int] = {}
+        spares: dict[str, int] = {}
+        for slot in self._world.slots.values():
+            if slot.is_lost:
+                found = lost if slot.lost_of is not None else spares
+                found[slot.device] = found.get(slot.device, 0) + 1
+        for device, count in spares.items():
+            bounded = min(count, self._world.limits.lost_workers_max)
+            lost[device] = lost.get(device, 0) + bounded
+        return lost
 
     def silent(self, slot: Slot, *, is_killed: bool) -> None:
         """The worker does not answer: give it nothing more until it is proven dead."""

@@ -45,7 +45,10 @@ MOVES: Final[dict[InstanceState, frozenset[InstanceState]]] = {
     _S.LOST: frozenset({_S.WAITING, _S.BACKOFF, _S.FATAL, _S.EXITED}),
     _S.EXITED: frozenset(),
 }
-"""FATAL: the crash budget is used up or the load failed. LOST: its process cannot be killed."""
+"""FATAL: the crash budget is used up, the load failed, or too many of its workers do not die. LOST:
+its process cannot be killed."""
+HOPELESS: Final = (_S.FATAL, _S.EXITED)
+"""Not without a new decision will such an instance run anything."""
 
 
 class Instance:
@@ -68,6 +71,7 @@ class Instance:
         self.busy_ns = 0
         """Time that its workers spent on batches."""
         self.deaths = 0
+        """Since its last finished batch: each makes the next pause longer."""
         self.has_served = False
         self.tries_without_room = 0
         """In a row: its GPU had not enough memory for it."""
@@ -115,6 +119,8 @@ class Slot:
         self.silent = False
         self.is_lost = False
         """Killed a long time ago, and not dead: what it has may still be written to."""
+        self.lost_of: Instance | None = None
+        """Whose worker it was until it was given up as lost; a spare was nobody's."""
         self.stopping = False
         self.is_watched = False
         """A timer will look how long its execution takes."""

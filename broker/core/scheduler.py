@@ -44,6 +44,7 @@ from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.named_regions import NamedRegions
 from naiad.broker.core.queries import Queries
 from naiad.broker.core.recovery import Recovery
+from naiad.broker.core.restarts import Restarts
 from naiad.broker.core.results import Results
 from naiad.broker.core.saved_models import (
     restore_failures,
@@ -124,7 +125,13 @@ class Scheduler:
             self._memory,
         )
         deaths = Deaths(
-            self.world, self._answers, self._dispatch, self._fleet, self._endings, self._loading
+            self.world,
+            self._answers,
+            self._dispatch,
+            self._fleet,
+            self._endings,
+            self._loading,
+            Restarts(self.world, self._fleet, self._endings, self._loading),
         )
         self._fleet.when_lost = deaths.lost
         self._workers = WorkerEvents(

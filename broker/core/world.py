@@ -44,6 +44,9 @@ class Limits:
     stop_grace_ns: int = 30 * SECOND_NS
     kill_ns: int = 10 * SECOND_NS
     """How long a killed worker may take to die until it is LOST: it cannot be killed."""
+    lost_workers_max: int = 3
+    """Killed workers of one instance, or spares of one device, that do not die at one time: each
+    keeps its memory. With so many it gets no other before one of them is dead."""
     drain_kill_ns: int = SECOND_NS
     """The same when the server's time to drain is over, and it ends."""
     unwanted_grace_ns: int = SECOND_NS

@@ -197,8 +197,30 @@ def test_killed_by_the_broker_while_it_did_nothing_counts_nothing() -> None:
         bench.do(e.SlotSilent(slot, is_killed=True))
         bench.dies(slot, ordered=True)
         assert bench.model().state is ModelState.READY
+        bench.wait(S)
         bench.loaded(slot := bench.worker())
         assert bench.model().is_ready
+
+
+def test_workers_that_are_killed_idle_again_and_again_are_replaced_after_pauses() -> None:
+    """A model that spoils its worker's connection may do so each time, as soon as it is loaded."""
+    bench = Bench()
+    (slot,) = bench.served(config(**parameters(crash_budget=1)))
+    instance = bench.instance(slot)
+    pauses = []
+    for _ in range(5):
+        bench.do(e.SlotSilent(slot, is_killed=True))
+        bench.dies(slot, ordered=True)
+        begin_ns = bench.now_ns
+        while instance.state is InstanceState.BACKOFF:
+            bench.wait(1 * MS)
+        pauses.append((bench.now_ns - begin_ns) // MS)
+        bench.loaded(slot := bench.worker())
+    assert pauses == [0, 100, 200, 400, 800]
+    bench.ask(1)
+    bench.finish(slot)
+    bench.dies(slot, ordered=True)
+    assert instance.state is InstanceState.WAITING, "it has served since"
 
 
 def test_killed_by_the_broker_while_it_executes_counts() -> None:
@@ -226,6 +248,7 @@ def test_killed_by_the_broker_while_it_loads_again_counts() -> None:
     (slot,) = bench.served(config(**parameters(crash_budget=2)))
     for _ in range(2):
         bench.dies(slot, ordered=True)
+        bench.wait(S)
         slot = bench.worker()
     assert bench.model().state is ModelState.READY, "the first one was idle"
     bench.dies(slot, ordered=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from naiad.broker.core import events as e
 from naiad.broker.core.instances import InstanceState
+from naiad.broker.core.models import ModelState
 from naiad.broker.core.world import Limits
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code
-from support.simulated_bench import CLIENT, MS, Bench, batching, config, parameters
+from support.simulated_bench import CLIENT, MS, Bench, batching, config, instances, parameters
 
 KILL_NS = Limits().kill_ns
+LOST_MAX = Limits().lost_workers_max
 
 
 def hung(*asked: int) -> tuple[Bench, int]:
@@ -102,3 +104,119 @@ def test_one_that_unloads_may_take_its_time() -> None:
     bench.wait(10 * KILL_NS)
     assert not bench.world.slots[slot].is_lost
     assert all(type(one) is not m.Released for one in bench.told[slot])
+
+
+# --- again and again -----------------------------------------------------------------------------
+
+
+def lose(bench: Bench, slot: int, count: int) -> list[int]:
+    """So many workers of one instance in a row are killed and do not die; which."""
+    instance = bench.instance(slot)
+    found = [slot]
+    while True:
+        bench.do(e.SlotSilent(found[-1], is_killed=True))
+        bench.wait(KILL_NS)
+        assert bench.world.slots[found[-1]].is_lost
+        if len(found) == count:
+            return found
+        while instance.state is InstanceState.BACKOFF:
+            bench.wait(100 * MS)
+        found.append(bench.worker())
+        bench.loaded(found[-1])
+
+
+def test_a_second_lost_worker_is_replaced_after_a_pause() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    instance = bench.instance(slot)
+    lose(bench, slot, 2)
+    states = [instance.state]
+    bench.wait(Limits().restart_first_ns)
+    assert [*states, instance.state] == ["BACKOFF", "WAITING"]
+
+
+def test_an_instance_with_too_many_lost_workers_gets_no_other() -> None:
+    """Each of them keeps what memory it has, for as long as it does not die."""
+    bench = Bench()
+    (slot,) = bench.served(config())
+    before = bench.wanted[-1].slots
+    lose(bench, slot, LOST_MAX)
+    bench.wait(10 * KILL_NS)
+    model = bench.model()
+    assert model.state is ModelState.UNAVAILABLE
+    assert f"{LOST_MAX} of its workers were killed and do not die" in model.reason
+    assert bench.wanted[-1].slots == before - 1 + LOST_MAX, "they are counted, it is not"
+
+
+def test_it_is_loaded_again_when_one_of_them_is_dead() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config(**batching()))
+    lost = lose(bench, slot, LOST_MAX)
+    fresh = bench.worker()
+    bench.do(e.SlotDied(lost[1], "killed", 0, True))
+    bench.loaded(fresh)
+    assert bench.model().is_ready
+    bench.ask(9, rows=1)
+    bench.finish(fresh)
+    assert bench.is_answered(9)
+
+
+def test_other_instances_serve_on_without_it() -> None:
+    bench = Bench()
+    _, slot = bench.served(config(**instances(2)))
+    instance = bench.instance(slot)
+    lost = lose(bench, slot, LOST_MAX)
+    assert bench.model().is_ready
+    states = [instance.state]
+    (row,) = bench.control("status")["models"]
+    assert f"{LOST_MAX} of its workers were killed and do not die" in row["reason"]
+    bench.do(e.SlotDied(lost[0], "killed", 0, True))
+    assert [*states, instance.state] == ["FATAL", "WAITING"]
+
+
+def test_a_model_that_crashes_as_well_waits_for_one_of_them_too() -> None:
+    bench = Bench()
+    first, second = bench.served(config(**{**instances(2), **parameters(crash_budget=1)}))
+    held = bench.instance(first)
+    lost = lose(bench, first, LOST_MAX)
+    bench.ask(1)
+    bench.dies(second, executing=bench.batches[second][0].id)
+    assert bench.model().state is ModelState.UNAVAILABLE
+    bench.wait(2 * Limits().retry_first_ns)
+    bench.loaded(bench.worker())
+    assert bench.model().is_ready
+    states = [held.state]
+    bench.do(e.SlotDied(lost[0], "killed", 0, True))
+    assert [*states, held.state] == ["FATAL", "WAITING"]
+
+
+def test_the_last_of_several_instances_takes_the_model_with_it() -> None:
+    bench = Bench()
+    first, second = bench.served(config(**instances(2)))
+    lost = [lose(bench, slot, LOST_MAX) for slot in (first, second)]
+    assert bench.model().state is ModelState.UNAVAILABLE
+    bench.do(e.SlotDied(lost[1][0], "killed", 0, True))
+    bench.loaded(bench.worker())
+    assert bench.model().is_ready
+    assert [one.state for one in bench.model().instances] == ["FATAL", "READY"]
+
+
+def test_an_unloaded_model_does_not_come_back_with_the_death_of_one() -> None:
+    bench = Bench()
+    (slot,) = bench.served(config())
+    lost = lose(bench, slot, LOST_MAX)
+    bench.ask_control("unload", model="m")
+    for one in lost:
+        bench.do(e.SlotDied(one, "killed", 0, True))
+    assert bench.index()[0]["state"] == "UNAVAILABLE"
+    assert not bench.world.instances
+
+
+def test_lost_spares_are_replaced_so_many_times() -> None:
+    bench = Bench()
+    bench.served(config())
+    before = bench.wanted[-1].slots
+    for _ in range(LOST_MAX + 2):
+        bench.do(e.SlotSilent(bench.worker(), is_killed=True))
+        bench.wait(KILL_NS)
+    assert bench.wanted[-1].slots == before + LOST_MAX
