@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -103,41 +104,46 @@ class Service:
         return _serialised(pb.ModelReadyResponse(ready=is_ready))
 
     async def server_metadata(self, data: Buffer, caller: Caller) -> bytes:
-        return documents.server_metadata(await self._plane.client.metadata())
+        async def answer() -> bytes:
+            return documents.server_metadata(await self._plane.client.metadata())
+
+        return await self._plane.shared.get(documents.server_metadata, answer)
 
     async def model_metadata(self, data: Buffer, caller: Caller) -> bytes:
         name, version = _named(pb.ModelMetadataRequest, data)
         _check_model_name(name)
-        return await self._written(
-            documents.model_metadata(await self._plane.client.metadata(name, version))
-        )
+        ask = partial(self._plane.client.metadata, name, version)
+        return await self._shared(documents.model_metadata, ask, name, version)
 
     async def model_config(self, data: Buffer, caller: Caller) -> bytes:
         name, version = _named(pb.ModelConfigRequest, data)
         _check_model_name(name)
-        return await self._written(
-            documents.model_config(await self._plane.client.config(name, version))
-        )
+        ask = partial(self._plane.client.config, name, version)
+        return await self._shared(documents.model_config, ask, name, version)
 
     async def model_statistics(self, data: Buffer, caller: Caller) -> bytes:
         """Of all models without a name."""
         name, version = _named(pb.ModelStatisticsRequest, data)
-        return await self._written(
-            documents.statistics(await self._plane.statistics(name, version))
-        )
+        ask = partial(self._plane.statistics, name, version)
+        return await self._shared(documents.statistics, ask, name, version)
 
-    async def _written(self, steps: Steps[bytes]) -> bytes:
-        """A document, which may be of hundreds of inputs or models."""
-        return await self._plane.long_work.run(0, steps)
+    async def _shared(
+        self, write: Callable[[Any], Steps[bytes]], ask: Callable[[], Awaitable[Any]], *about: Any
+    ) -> bytes:
+        """A document, which may be of hundreds of inputs or models, for all who ask for it now."""
+
+        async def answer() -> bytes:
+            return await self._plane.long_work.run(0, write(await ask()))
+
+        return await self._plane.shared.get((write, *about), answer)
 
     # --- the repository --------------------------------------------------------------------------
 
     async def repository_index(self, data: Buffer, caller: Caller) -> bytes:
         request = _parsed(pb.RepositoryIndexRequest, data)
         _check_repository(request)
-        return await self._written(
-            documents.index(await self._plane.client.index(ready=request.ready))
-        )
+        ask = partial(self._plane.client.index, ready=request.ready)
+        return await self._shared(documents.index, ask, request.ready)
 
     async def repository_model_load(self, data: Buffer, caller: Caller) -> bytes:
         """Answers when the model serves, or cannot."""

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -253,23 +253,37 @@ class HttpApp:
     # --- what there is ---------------------------------------------------------------------------
 
     async def _server_metadata(self, route: Route, given: Json) -> Response:
-        return _json(await self._plane.client.metadata())
+        return await self._shared(route, self._plane.client.metadata)
 
     async def _model_metadata(self, route: Route, given: Json) -> Response:
-        return _json(await self._plane.client.metadata(route.model, route.version))
+        ask = partial(self._plane.client.metadata, route.model, route.version)
+        return await self._shared(route, ask)
 
     async def _model_config(self, route: Route, given: Json) -> Response:
-        return _json(await self._plane.client.config(route.model, route.version))
+        ask = partial(self._plane.client.config, route.model, route.version)
+        return await self._shared(route, ask)
 
     async def _statistics(self, route: Route, given: Json) -> Response:
-        return _json(await self._plane.client.statistics(route.model, route.version))
+        ask = partial(self._plane.client.statistics, route.model, route.version)
+        return await self._shared(route, ask)
+
+    async def _shared(self, question: Hashable, ask: Callable[[], Awaitable[Any]]) -> Response:
+        async def answer() -> Response:
+            return _json(await ask())
+
+        return await self._plane.shared.get(question, answer)
 
     # --- the repository --------------------------------------------------------------------------
 
     async def _index(self, route: Route, given: Json) -> Response:
-        rows = await self._plane.client.index(ready=flag_of(given, "ready"))
-        # As in Triton, what there is nothing to say about is left out.
-        return _json([{key: value for key, value in row.items() if value} for row in rows])
+        is_ready = flag_of(given, "ready")
+
+        async def rows() -> list[Json]:
+            found = await self._plane.client.index(ready=is_ready)
+            # As in Triton, what there is nothing to say about is left out.
+            return [{key: value for key, value in row.items() if value} for row in found]
+
+        return await self._shared((route, is_ready), rows)
 
     async def _load(self, route: Route, body: Buffer) -> Response:
         """The bytes of a file come in base64."""

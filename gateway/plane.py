@@ -20,6 +20,7 @@ from naiad.gateway.known_classes import KnownClasses
 from naiad.gateway.limits import Limits
 from naiad.gateway.long_work import LongWork
 from naiad.gateway.pending import SERVER_FULL, Done, Outcome, Pending
+from naiad.gateway.shared_answers import SharedAnswers
 from naiad.gateway.turns import Turns
 from naiad.gateway.uploads import PREFIX, checked_files, written
 from naiad.protocol.checks import INT64_MAX
@@ -133,6 +134,7 @@ class Plane:
         self.budget = Budget(limits.bytes_in_flight_max)
         self.turns = Turns()
         self.long_work = LongWork()
+        self.shared = SharedAnswers()
         self.in_flight = 0
         """Calls that are not answered."""
         self.answered = 0

@@ -35,6 +35,8 @@ from support.watched import MIB, Watched
 PATIENCE_S = 900.0
 ANSWERS = 150
 """To decent clients, over each protocol, before and after what is tried."""
+SLOW_ANSWERS = 1_500
+"""Beside slow clients, who stay: their coming and going alone lasts for 400."""
 P99_RATIO_MAX = 3.0
 P99_MS_FLOOR = 100.0
 """Below this no ratio is looked at: on a busy machine a quiet p99 is anything up to here."""
@@ -252,9 +254,9 @@ def test_heavy_messages(
         hit_with_messages(server, others, rounds, size)
 
 
-def hit_slowly(server: Server, others: Bystanders, count: int) -> None:
+def hit_slowly(server: Server, others: Bystanders, count: int, answers: int) -> None:
     with Crowd(server.http_url, count) as crowd:
-        while others.count() < ANSWERS:
+        while others.count() < answers:
             crowd.drip()
 
 
@@ -262,7 +264,7 @@ def hit_slowly(server: Server, others: Bystanders, count: int) -> None:
 def test_slow_clients(server: Server, request: pytest.FixtureRequest, count: int) -> None:
     """Headers and bodies that drip, answers that nobody takes: of each so many at once."""
     is_full = count > 1000
-    hit = partial(hit_slowly, count=count)
+    hit = partial(hit_slowly, count=count, answers=SLOW_ANSWERS if is_full else ANSWERS)
     elsewhere = at_rival(request, hit, is_full)
     with beside(server, is_full=is_full, elsewhere=elsewhere) as others:
         hit(server, others)
