@@ -96,3 +96,19 @@ class InferAnswer(NamedTuple):
     id: str
     outputs: tuple[AnswerOutput, ...]
     parameters: Parameters = {}  # noqa: RUF012 - never written to
+
+
+def region_names(call: InferCall) -> frozenset[str]:
+    """Names of the regions that a call uses."""
+    if not call.outputs:
+        for one in call.inputs:
+            if type(one.data) is RegionPart:
+                break
+        else:
+            return _NO_NAMES
+    names = [one.data.name for one in call.inputs if isinstance(one.data, RegionPart)]
+    names += [one.region.name for one in call.outputs if one.region is not None]
+    return frozenset(names)
+
+
+_NO_NAMES: Final[frozenset[str]] = frozenset()

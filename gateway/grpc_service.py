@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from naiad.client.requests import Buffer
-from naiad.gateway.calls import InferCall
+from naiad.gateway.calls import InferCall, region_names
 from naiad.gateway.grpc_codec import documents
 from naiad.gateway.grpc_codec.answers import encoded_answer
 from naiad.gateway.grpc_codec.large import parts_in_steps, request_in_steps
@@ -23,7 +23,6 @@ from naiad.gateway.grpc_codec.loads import load_request
 from naiad.gateway.grpc_codec.requests import decoded_request, version_number
 from naiad.gateway.grpc_codec.wire import Parts, is_light
 from naiad.gateway.long_work import LongWork, Steps
-from naiad.gateway.pending import region_names
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import SETTINGS_MAX, Plane, client_shm_disabled, too_many_settings
 from naiad.gateway.proto import inference_pb2 as pb

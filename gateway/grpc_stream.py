@@ -1,9 +1,9 @@
 """ModelStreamInfer: many requests and their answers on one stream, in order.
 
 A request that fails is an item with an error and the stream goes on, unless its caller asked for a
-status instead. Requests are read one after the other and run side by side; their answers wait for
-those before them, because every model answers once. Owns the tasks of its requests: none outlives
-the stream.
+status instead. Requests are read, and given to the broker, one after the other, and run side by
+side; their answers wait for those before them, because every model answers once. Owns the tasks of
+its requests: none outlives the stream.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from naiad.gateway.error_text import told
 from naiad.gateway.grpc_codec.answers import encoded_fault, encoded_part
 from naiad.gateway.grpc_codec.wire import Parts, request_id
 from naiad.gateway.grpc_service import Caller, any_call_of, unexpected
+from naiad.gateway.pending import Order
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane, draining
 from naiad.protocol.errors import Code, NaiadError
@@ -52,6 +53,7 @@ class Stream:
         self._phase = phase
         self._caller = caller
         self._wants_status = wants_status
+        self._order = Order()
         self._answers: asyncio.Queue[asyncio.Task[Parts] | None] = asyncio.Queue(REQUESTS_MAX)
         self._running: set[asyncio.Task[Parts]] = set()
         self._unwritten_bytes = 0
@@ -150,7 +152,7 @@ class Stream:
         if isinstance(call, NaiadError):
             return self._failed(call, data, None)
         try:
-            return encoded_part(await self._plane.infer(call), is_final=True)
+            return encoded_part(await self._plane.infer(call, self._order), is_final=True)
         except NaiadError as fault:
             return self._failed(fault, data, call)
         except Exception:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from naiad.client.requests import Buffer
 from naiad.gateway.calls import AnswerOutput, Arena, InferAnswer, InferCall
+from naiad.gateway.client_form import prepared
 from naiad.gateway.compression import (
     CODINGS,
     COMPRESSED_BYTES_MIN,
@@ -47,7 +48,7 @@ from naiad.gateway.http_template import (
 from naiad.gateway.inflating import inflated_in_budget
 from naiad.gateway.json_tensors import from_json, text_cost, to_json
 from naiad.gateway.large_json import LIGHT_BYTES, LargeJson, is_light
-from naiad.gateway.pending import Outcome, prepared
+from naiad.gateway.pending import Outcome
 from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.users import NOBODY, User, UserHeaders
 from naiad.protocol.errors import NaiadError, RequestError

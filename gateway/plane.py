@@ -16,19 +16,16 @@ from naiad.client.requests import Buffer, Prepared
 from naiad.config.names import model_name_fault
 from naiad.gateway.calls import InferAnswer, InferCall
 from naiad.gateway.error_text import over_budget
-from naiad.gateway.known_classes import KnownClasses
 from naiad.gateway.limits import Limits
 from naiad.gateway.long_work import LongWork
-from naiad.gateway.pending import SERVER_FULL, Done, Outcome, Pending
+from naiad.gateway.lookups import Lookups
+from naiad.gateway.pending import SERVER_FULL, Done, Order, Outcome, Pending
 from naiad.gateway.shared_answers import SharedAnswers
 from naiad.gateway.turns import Turns
 from naiad.gateway.uploads import PREFIX, checked_files, written
 from naiad.protocol.checks import INT64_MAX
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.shm.cuda.key import HANDLE_BYTES
-
-NAMES_KNOWN_MAX: Final = 4096
-"""Regions whose ids are remembered; beyond, all are asked for again."""
 
 RegionKind = Literal["system", "cuda"]
 _SHOWN: Final[dict[RegionKind, tuple[str, ...]]] = {
@@ -79,51 +76,6 @@ class Readiness(NamedTuple):
     text: str
 
 
-class NamedRegions:
-    """Ids by name, as the server last said. An id is never used for another region."""
-
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-        self._ids: dict[str, int] = {}
-
-    def known(self, names: frozenset[str]) -> dict[str, int] | None:
-        ids = self._ids
-        return {name: ids[name] for name in names} if names <= ids.keys() else None
-
-    async def resolved(self, names: frozenset[str]) -> dict[str, int]:
-        """Asks the server for those that are not known. Raises RequestError (not_found)."""
-        found: dict[str, int] = {}
-        for name in names:
-            ident = self._ids.get(name)
-            if ident is None:
-                ident = await self._asked(name)
-            found[name] = ident
-        return found
-
-    async def _asked(self, name: str) -> int:
-        if not name:
-            raise RequestError("shared_memory_region: expected a name, got an empty string")
-        try:
-            rows = await self._client.region_status(name)
-        except NaiadError as fault:
-            if fault.code is not Code.NOT_FOUND:
-                raise
-            raise RequestError(
-                f"Unable to find shared memory region: '{name:.200}'", code=Code.NOT_FOUND
-            ) from fault
-        if len(self._ids) >= NAMES_KNOWN_MAX:
-            self._ids.clear()
-        ident = self._ids[name] = int(rows[0]["id"])
-        return ident
-
-    def forget(self, names: frozenset[str]) -> None:
-        for name in names:
-            self._ids.pop(name, None)
-
-    def clear(self) -> None:
-        self._ids.clear()
-
-
 class Plane:
     """Calls of both skins go through here; everything runs in one event loop."""
 
@@ -138,20 +90,17 @@ class Plane:
         self.in_flight = 0
         """Calls that are not answered."""
         self.answered = 0
-        self._regions = NamedRegions(client)
-        self._classes = KnownClasses(client)
+        self._lookups = Lookups(client)
 
-    def start(self, call: InferCall, done: Done) -> Pending:
-        """Begin a call; `done` is told its outcome later.
+    def start(self, call: InferCall, done: Done, order: Order | None = None) -> Pending:
+        """Begin a call, behind those of its order; `done` is told its outcome later.
 
         Raises NaiadError when it is refused at once: it cannot be sent, or a budget is used up.
         """
         if self.in_flight >= self.limits.requests_in_flight_max:
             raise self._too_many()
-        pending = Pending(
-            self.client, self._regions, self._classes, self.long_work, call, done, self.ended
-        )
-        pending.start()
+        pending = Pending(self.client, self._lookups, self.long_work, call, done, self.ended)
+        pending.start(order)
         self.in_flight += 1
         return pending
 
@@ -180,7 +129,7 @@ class Plane:
         self.in_flight -= 1
         self.answered += 1
 
-    async def infer(self, call: InferCall) -> InferAnswer:
+    async def infer(self, call: InferCall, order: Order | None = None) -> InferAnswer:
         """Begin a call and await its answer; cancelling cancels it everywhere."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -188,7 +137,7 @@ class Plane:
             if not future.done():
                 future.set_result(outcome)
 
-        pending = self.start(call, done)
+        pending = self.start(call, done, order)
         try:
             outcome = await future
         finally:
@@ -306,7 +255,7 @@ class Plane:
 
     async def register_region(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register a POSIX segment with the server, for every gateway. Raises RequestError."""
-        self._regions.forget(frozenset((name,)))
+        self._lookups.forget((name,))
         what = f"failed to register shared memory region '{name:.200}'"
         _check_args(what, offset=offset, byte_size=byte_size)
         await self.client.region_register(name, key, byte_size, offset)
@@ -315,7 +264,7 @@ class Plane:
         self, name: str, raw_handle: bytes, device_id: int, byte_size: int
     ) -> None:
         """Register GPU memory with the server, for every gateway. Raises RequestError."""
-        self._regions.forget(frozenset((name,)))
+        self._lookups.forget((name,))
         if len(raw_handle) != HANDLE_BYTES:
             raise RequestError(
                 f"failed to register CUDA shared memory region: '{name:.200}', expected"
@@ -333,7 +282,7 @@ class Plane:
 
     async def unregister_region(self, name: str, kind: RegionKind) -> None:
         """Forget one name, or all without one; an unknown name succeeds."""
-        self._regions.clear()
+        self._lookups.forget_all()
         await self.client.region_unregister(name, kind)
 
     async def close(self) -> None:

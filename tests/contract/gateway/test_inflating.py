@@ -16,7 +16,7 @@ from naiad.gateway.http_infer import Inference
 from naiad.gateway.http_message import Head, HttpRequest, Response
 from naiad.gateway.http_routes import Route
 from naiad.gateway.limits import MIB, Limits
-from naiad.gateway.pending import Done, Pending
+from naiad.gateway.pending import Done, Order, Pending
 from naiad.gateway.plane import Plane
 from naiad.protocol.errors import ModelError
 
@@ -35,17 +35,11 @@ class EndingPlane(Plane):
         self.bytes_seen: list[int] = []
         self.bodies: list[weakref.ref[memoryview]] = []
 
-    def start(self, call: InferCall, done: Done) -> Pending:
+    def start(self, call: InferCall, done: Done, order: Order | None = None) -> Pending:
         self.bytes_seen.append(self.budget.bytes)
         self.bodies.append(weakref.ref(cast("memoryview", call.inputs[0].data)))
         pending = Pending(
-            cast("AsyncClient", None),
-            self._regions,
-            self._classes,
-            self.long_work,
-            call,
-            done,
-            lambda: None,
+            cast("AsyncClient", None), self._lookups, self.long_work, call, done, lambda: None
         )
         loop = asyncio.get_running_loop()
         if self._fault:

@@ -76,6 +76,14 @@ SENDER = python_model(
 )
 """Answers by a response sender, in the way that the request names."""
 
+COUNTER = python_model(
+    """
+    self.count = getattr(self, "count", 0) + 1
+    return [output(np.array([self.count], np.float32)) for _ in requests]
+    """
+)
+"""Which request it is, of all that it was asked; one in each execution."""
+
 
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -89,6 +97,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs, outputs = [f"INPUT{one}" for one in pair], [f"OUTPUT{one}" for one in pair]
     add_python(folder, "add_sub", ADD_SUB, inputs, outputs)
     add_python(folder, "sender", SENDER, ["INPUT0 BYTES 1"], ["OUTPUT0 BYTES 1"])
+    add_python(folder, "counter", COUNTER, ["INPUT0 FP32 1"], ["OUTPUT0 FP32 1"])
     add_python(folder, "cube", CUBE, ["INPUT0 FP32 1"], ["OUTPUT0 BYTES 2 2 2"])
     (add_python(folder, "scalar", ECHO) / "config.pbtxt").write_text(SCALAR_CONFIG)
     return folder

@@ -22,6 +22,7 @@ from naiad.gateway.classification import (
 )
 from naiad.gateway.known_classes import Classes
 from naiad.gateway.long_work import LongWork
+from naiad.gateway.lookups import Found
 from naiad.gateway.pending import Outcome, Pending
 from naiad.protocol.errors import RequestError
 
@@ -178,9 +179,9 @@ def test_an_answer_waits_for_its_classes(count: int) -> None:
         outcomes: list[Outcome] = []
         ends: list[int] = []
         pending = Pending(
-            nothing, nothing, nothing, LongWork(), call, outcomes.append, lambda: ends.append(1)
+            nothing, nothing, LongWork(), call, outcomes.append, lambda: ends.append(1)
         )
-        pending._classes = BATCHES
+        pending._found = Found({}, BATCHES)
         pending.set_result(cast("InferResult", Result(np.zeros((count, 3), "f4"))))
         assert len(outcomes) == (count == 10)
         task = pending._task

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator
-from typing import Any, cast
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 from tritonclient.grpc import service_pb2
@@ -12,13 +12,13 @@ from tritonclient.grpc import service_pb2
 from naiad.gateway import grpc_stream
 from naiad.gateway.calls import InferAnswer, InferCall
 from naiad.gateway.grpc_codec.wire import is_light
-from naiad.gateway.grpc_service import Caller, any_call_of
-from naiad.gateway.grpc_stream import Stream
+from naiad.gateway.grpc_service import any_call_of
 from naiad.gateway.long_work import UNDER_WAY_BYTES_MAX, LongWork
-from naiad.gateway.phase import Phase
-from naiad.gateway.plane import Budget, Plane
+from naiad.gateway.pending import Order
+from naiad.gateway.plane import Budget
 from naiad.gateway.turns import TURN_SECONDS, Turns
 from support.clocks import Clock
+from support.stream_client import StreamClient, request
 
 BUDGET = 1_000_000
 
@@ -34,49 +34,12 @@ class FakePlane:
         self._expected = expected
         self._all = asyncio.Event()
 
-    async def infer(self, call: InferCall) -> InferAnswer:
+    async def infer(self, call: InferCall, _: Order) -> InferAnswer:
         self.begun.append(call.id)
         if len(self.begun) == self._expected:
             self._all.set()
         await self._all.wait()
         return InferAnswer(call.model, 1, call.id, ())
-
-
-class Client:
-    """One stream of requests."""
-
-    def __init__(self, plane: FakePlane) -> None:
-        self.items: list[Any] = []
-        self.stream = Stream(
-            cast(Plane, plane),
-            Phase(),
-            Caller(may_share_memory=True, may_manage=True),
-            wants_status=False,
-        )
-
-    async def run(self, *requests: bytes) -> list[tuple[str, str]]:
-        """(id, error) of each item."""
-        await self.stream.run(_each(requests), self._write)
-        return [(one.infer_response.id, one.error_message) for one in self.items]
-
-    async def _write(self, *item: bytes | memoryview) -> None:
-        self.items.append(service_pb2.ModelStreamInferResponse.FromString(b"".join(item)))
-
-
-async def _each(requests: tuple[bytes, ...]) -> AsyncIterator[bytes]:
-    for request in requests:
-        yield request
-
-
-def request(ident: str, count: int = 1) -> bytes:
-    tensor = service_pb2.ModelInferRequest.InferInputTensor(
-        name="I", datatype="INT32", shape=[count]
-    )
-    tensor.contents.int_contents.extend([1] * count)
-    message: bytes = service_pb2.ModelInferRequest(
-        model_name="m", id=ident, inputs=[tensor]
-    ).SerializeToString()
-    return message
 
 
 LONG = request("long", 40_000)
@@ -87,7 +50,7 @@ def test_none_overtakes_one_that_takes_long_to_read() -> None:
     async def main() -> None:
         assert not is_light(LONG)
         plane = FakePlane(4)
-        found = await Client(plane).run(SHORT[0], LONG, *SHORT[1:])
+        found = await StreamClient(plane).run(SHORT[0], LONG, *SHORT[1:])
         order = ["short0", "long", "short1", "short2"]
         assert plane.begun == order
         assert found == [(ident, "") for ident in order]
@@ -99,7 +62,7 @@ def test_none_overtakes_one_that_takes_long_to_read() -> None:
 def test_other_streams_do_not_wait_for_it() -> None:
     async def main() -> None:
         plane = FakePlane(3)
-        await asyncio.gather(Client(plane).run(LONG), Client(plane).run(*SHORT[:2]))
+        await asyncio.gather(StreamClient(plane).run(LONG), StreamClient(plane).run(*SHORT[:2]))
         assert plane.begun == ["short0", "short1", "long"]
 
     asyncio.run(main())
@@ -108,7 +71,7 @@ def test_other_streams_do_not_wait_for_it() -> None:
 def test_one_that_cannot_be_read_keeps_its_place() -> None:
     async def main() -> None:
         plane = FakePlane(2)
-        found = await Client(plane).run(SHORT[0], LONG + b"\x07", SHORT[1])
+        found = await StreamClient(plane).run(SHORT[0], LONG + b"\x07", SHORT[1])
         assert [error[:28] for _, error in found] == ["", "the request is not a ModelIn", ""]
         assert plane.begun == ["short0", "short1"]
         assert plane.budget.bytes == 0
@@ -119,7 +82,7 @@ def test_one_that_cannot_be_read_keeps_its_place() -> None:
 def test_one_beyond_the_budget_keeps_its_place_and_takes_nothing() -> None:
     async def main() -> None:
         plane = FakePlane(2)
-        found = await Client(plane).run(SHORT[0], bytes(BUDGET + 1), SHORT[1])
+        found = await StreamClient(plane).run(SHORT[0], bytes(BUDGET + 1), SHORT[1])
         assert [f"at most {BUDGET}" in error for _, error in found] == [False, True, False]
         assert plane.budget.bytes == 0
 
@@ -130,7 +93,7 @@ def test_one_beyond_the_budget_keeps_its_place_and_takes_nothing() -> None:
 def test_a_stream_that_is_given_up_holds_nothing(turns: int) -> None:
     async def main() -> None:
         plane = FakePlane(9)
-        task = asyncio.create_task(Client(plane).run(SHORT[0], LONG, *SHORT[1:]))
+        task = asyncio.create_task(StreamClient(plane).run(SHORT[0], LONG, *SHORT[1:]))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
@@ -166,7 +129,9 @@ def test_requests_that_came_together_share_a_turn(
         nonlocal iteration
         plane = FakePlane(count * 40, Turns(clock))
         clients = [
-            asyncio.create_task(Client(plane).run(*[request(f"{n}-{at}") for at in range(40)]))
+            asyncio.create_task(
+                StreamClient(plane).run(*[request(f"{n}-{at}") for at in range(40)])
+            )
             for n in range(count)
         ]
         while not all(one.done() for one in clients):
@@ -219,7 +184,7 @@ def test_raw_contents_do_not_count_as_work() -> None:
         others = plane.long_work.run(UNDER_WAY_BYTES_MAX - 5_000, _until(over))
         task = asyncio.create_task(others)
         await asyncio.sleep(0)
-        assert await Client(plane).run(raw) == [("", "")]
+        assert await StreamClient(plane).run(raw) == [("", "")]
         over.set()
         await task
 

@@ -14,6 +14,7 @@ import pytest
 
 from naiad.client.packing import Request, infer_message
 from naiad.client.requests import PackedInput
+from naiad.gateway.client_form import prepared
 from naiad.gateway.http_known_heads import KnownHeads
 from naiad.gateway.http_message import HttpRequest
 from naiad.gateway.http_reader import Reader, Upgraded
@@ -22,7 +23,6 @@ from naiad.gateway.http_status import HttpError
 from naiad.gateway.http_template import split_label
 from naiad.gateway.json_tensors import from_json
 from naiad.gateway.limits import READ_BYTES, Limits
-from naiad.gateway.pending import prepared
 from naiad.protocol.codec import decode
 from naiad.protocol.errors import NaiadError
 from naiad.protocol.messages import CLIENT_HEADER_BYTES_MAX, INLINE_BYTES_MAX
