@@ -1,20 +1,18 @@
-"""`python -m naiad.broker`: options, run directory, sockets, loop, exit code."""
+"""`python -m naiad.broker`: run directory, sockets, loop, exit code."""
 
 from __future__ import annotations
 
-import argparse
-import ctypes
 import os
 import resource
-import signal
 import sys
 import time
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 import zmq
 
 from naiad import __version__
+from naiad.broker import options
 from naiad.broker.clients import Clients
 from naiad.broker.core.scheduler import Scheduler
 from naiad.broker.core.world import Limits
@@ -27,22 +25,12 @@ from naiad.broker.transport import Transport
 from naiad.broker.uploads import Uploads
 from naiad.broker.workers import Workers
 from naiad.config.gpu_listing import FoundGpus, found_gpus
-from naiad.config.gpus import AUTO, GpuFault
-from naiad.config.log_levels import FORMATS, INITIAL
+from naiad.config.gpus import GpuFault
 from naiad.config.resources import usable_cores
-from naiad.config.settings import (
-    ALL_MODELS,
-    SCAN_TIMEOUT_SECONDS,
-    USER_BYTES_MAX,
-    USER_REQUESTS_MAX,
-    Settings,
-    default_run_dir,
-)
+from naiad.config.settings import ALL_MODELS, Settings
 from naiad.config.surroundings import gpu_devices
 from naiad.protocol.endpoints import Endpoints
-from naiad.protocol.messages import LogLevels
 
-_PR_SET_PDEATHSIG: Final = 1
 SECOND_NS: Final = 1_000_000_000
 DESCRIPTORS_MAX: Final = 1 << 20
 DESCRIPTORS_RESERVED: Final = 256
@@ -61,10 +49,7 @@ class ExitCode(IntEnum):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    if options.die_with_parent:
-        _die_with(options.die_with_parent)
-    settings = _settings(options)
+    settings = options.settings(options.parser().parse_args(arguments))
     faults = settings.faults()
     if faults:
         print("naiad broker: " + "; ".join(faults), file=sys.stderr)
@@ -91,33 +76,56 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile, found: Fo
     log = Log()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     os.umask(0o077)
-    frame_bytes_max = settings.inline_bytes_max
-    outbox_bytes_max = settings.session_outbox_bytes_max
+    to_clients, to_workers = _transports(context, settings, endpoints)
+    to_workers.start()
+    to_clients.start()
+    liveness = Liveness()
+    clients = Clients(to_clients, liveness, log)
+    scheduler = _scheduler(settings, found)
+    clients.incarnation = scheduler.world.incarnation
+    loop = Loop(
+        scheduler,
+        clients=clients,
+        workers=Workers(to_workers, liveness, endpoints, log),
+        liveness=liveness,
+        repository=_repository(settings, endpoints, found),
+        state=state,
+        uploads=Uploads(endpoints),
+        log=log,
+        drain_ns=int(settings.drain_seconds * SECOND_NS),
+    )
+    code = loop.run(_names(settings), state.load())
+    context.term()
+    return code
+
+
+def _transports(
+    context: zmq.Context[zmq.Socket[bytes]], settings: Settings, endpoints: Endpoints
+) -> tuple[Transport, Transport]:
+    """To clients, to workers."""
     clients_max, workers_max = _connections_max()
     to_clients = Transport(
         context,
         endpoints.clients,
         connections_max=clients_max,
-        frame_bytes_max=frame_bytes_max,
-        outbox_bytes_max=outbox_bytes_max,
+        frame_bytes_max=settings.inline_bytes_max,
+        outbox_bytes_max=settings.session_outbox_bytes_max,
     )
     to_workers = Transport(
         context,
         endpoints.workers,
         connections_max=workers_max,
-        frame_bytes_max=frame_bytes_max,
-        outbox_bytes_max=outbox_bytes_max,
+        frame_bytes_max=settings.inline_bytes_max,
+        outbox_bytes_max=settings.session_outbox_bytes_max,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
         heartbeat_timeout_ms=settings.heartbeat_timeout_ms,
     )
-    to_workers.start()
-    to_clients.start()
-    liveness = Liveness()
-    clients = Clients(to_clients, liveness, log)
-    incarnation = int.from_bytes(os.urandom(8), "little") or 1
-    clients.incarnation = incarnation
+    return to_clients, to_workers
+
+
+def _scheduler(settings: Settings, found: FoundGpus) -> Scheduler:
     scheduler = Scheduler(
-        incarnation=incarnation,
+        incarnation=int.from_bytes(os.urandom(8), "little") or 1,
         server=settings.name,
         software=__version__,
         first_number=time.time_ns() // 1000,
@@ -132,7 +140,11 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile, found: Fo
         gpus=gpu_devices(found.devices),
     )
     scheduler.world.about = {"pid": os.getpid(), "started": int(time.time())}
-    repository = RepositoryHelper(
+    return scheduler
+
+
+def _repository(settings: Settings, endpoints: Endpoints, found: FoundGpus) -> RepositoryHelper:
+    return RepositoryHelper(
         settings.repositories,
         {
             "devices": list(found.devices),
@@ -143,20 +155,6 @@ def _serve(settings: Settings, endpoints: Endpoints, state: StateFile, found: Fo
         limit_seconds=settings.scan_timeout_seconds,
         uploads_dir=endpoints.uploads_dir,
     )
-    loop = Loop(
-        scheduler,
-        clients=clients,
-        workers=Workers(to_workers, liveness, endpoints, log),
-        liveness=liveness,
-        repository=repository,
-        state=state,
-        uploads=Uploads(endpoints),
-        log=log,
-        drain_ns=int(settings.drain_seconds * SECOND_NS),
-    )
-    code = loop.run(_names(settings), state.load())
-    context.term()
-    return code
 
 
 def _connections_max() -> tuple[int, int]:
@@ -189,83 +187,6 @@ def _limits(settings: Settings) -> Limits:
         spares=settings.spare_workers_count,
         cores=usable_cores(),
     )
-
-
-def _settings(options: argparse.Namespace) -> Settings:
-    run_dir = options.run_dir or default_run_dir(
-        options.name, environment=os.environ, uid=os.getuid()
-    )
-    return Settings(
-        run_dir=os.path.abspath(run_dir),
-        name=options.name,
-        repositories=tuple(os.path.abspath(path) for path in options.repository),
-        control_mode=options.control_mode,
-        load_models=tuple(options.load_model),
-        drain_seconds=options.drain_seconds,
-        scan_timeout_seconds=options.scan_timeout_seconds,
-        spare_workers_count=options.spares,
-        on_missing_gpu=options.on_missing_gpu,
-        gpus=options.gpus,
-        identity=options.id,
-        strict_readiness=bool(options.strict_readiness),
-        auto_complete=bool(options.auto_complete),
-        config_name=options.model_config_name,
-        allow_file_override=bool(options.allow_file_override),
-        log_levels=options.log_levels._replace(format=options.log_format),
-        log_file=options.log_file,
-        user_requests_max=options.user_requests_max,
-        user_bytes_max=options.user_bytes_max,
-    )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="naiad broker", description="Queue requests, form batches, send them to workers."
-    )
-    parser.add_argument("--run-dir", default="", help="sockets and state are here")
-    parser.add_argument("--name", default="naiad", help="the server's name")
-    parser.add_argument("--repository", action="append", default=[], help="may be repeated")
-    parser.add_argument("--control-mode", default="none", help="none or explicit")
-    parser.add_argument("--load-model", action="append", default=[], help="may be repeated")
-    parser.add_argument("--drain-seconds", type=float, default=30.0)
-    parser.add_argument(
-        "--scan-timeout-seconds",
-        type=float,
-        default=SCAN_TIMEOUT_SECONDS,
-        help="for reading the model repository, once",
-    )
-    parser.add_argument("--spares", type=int, default=1, help="warm empty workers per device")
-    parser.add_argument("--on-missing-gpu", default="fail", choices=("fail", "cpu"))
-    parser.add_argument("--gpus", default=AUTO, help="auto, all, none, or UUIDs with commas")
-    switch: Any = {"type": int, "choices": (0, 1), "default": 1}
-    parser.add_argument("--id", default="", help="the name in the server's metadata")
-    parser.add_argument("--strict-readiness", **switch)
-    parser.add_argument("--auto-complete", **switch)
-    parser.add_argument("--model-config-name", default="", help="configs/NAME.pbtxt is preferred")
-    parser.add_argument("--allow-file-override", **{**switch, "default": 0})
-    parser.add_argument("--log-levels", type=_levels, default=INITIAL, metavar="I,W,E,VERBOSE")
-    parser.add_argument("--log-format", default=INITIAL.format, choices=FORMATS)
-    parser.add_argument("--log-file", default="", help="told to those who ask")
-    for option, usual, what in (
-        ("--user-requests-max", USER_REQUESTS_MAX, "requests"),
-        ("--user-bytes-max", USER_BYTES_MAX, "bytes of tensors"),
-    ):
-        text = f"{what} of one user in flight; 0: all"
-        parser.add_argument(option, type=int, default=usual, metavar="N", help=text)
-    parser.add_argument("--die-with-parent", type=int, default=0, metavar="PID")
-    return parser
-
-
-def _levels(text: str) -> LogLevels:
-    info, warning, error, verbose = map(int, text.split(","))
-    return LogLevels(bool(info), bool(warning), bool(error), verbose, INITIAL.format)
-
-
-def _die_with(parent: int) -> None:
-    """Get SIGKILL when the supervisor dies, also if it died before this line."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(ExitCode.CANNOT_START)
 
 
 if __name__ == "__main__":

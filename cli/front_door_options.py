@@ -70,7 +70,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         "--http-address",
         default=HTTP_ADDRESS,
         metavar="ADDRESS",
-        help=f"Or 0.0.0.0, unix:PATH; default: {HTTP_ADDRESS}.",
+        help=f"0.0.0.0: for all; or unix:PATH; default: {HTTP_ADDRESS}.",
     ),
     click.option(
         "--grpc-port",
@@ -105,13 +105,13 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         "--allow-client-shm",
         type=_WISHES,
         default="auto",
-        help="Through a gateway; auto (default): this machine.",
+        help="For whom; auto (default): this machine.",
     ),
     click.option(
         "--allow-management",
         type=_WISHES,
         default="auto",
-        help="Likewise for load and unload.",
+        help="Load, unload and settings, likewise.",
     ),
     click.option("--management-port", type=click.IntRange(0, 65535), hidden=True),
     click.option("--management-address", metavar="ADDRESS", hidden=True),
@@ -125,6 +125,6 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         "--grace-seconds",
         type=Seconds(0),
         default=0.0,
-        help="To serve on after Ctrl-C, not ready.",
+        help="After Ctrl-C: serving, but not ready.",
     ),
 )

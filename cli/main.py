@@ -50,7 +50,7 @@ COMMANDS: Final[dict[str, _Entry]] = {
     "build": _Entry("naiad.cli.build:build", "Build an ONNX model into a TensorRT plan."),
     "broker": _Entry("naiad.cli.processes:broker", "Run a broker alone (for supervisord)."),
     "worker": _Entry("naiad.cli.processes:worker", "Run one worker slot (for supervisord)."),
-    "gateway": _Entry("naiad.cli.processes:gateway", "Run one HTTP gateway (for supervisord)."),
+    "gateway": _Entry("naiad.cli.processes:gateway", "Run one gateway (for supervisord)."),
     "metrics": _Entry("naiad.cli.processes:metrics", "Run the metrics process (for supervisord)."),
 }
 

@@ -37,7 +37,7 @@ def worker(arguments: tuple[str, ...]) -> None:
 @click.command(context_settings=_PASS_THROUGH)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def gateway(arguments: tuple[str, ...]) -> None:
-    """Run one HTTP gateway; `naiad serve` starts one by itself."""
+    """Run one gateway, HTTP and gRPC; `naiad serve` starts one by itself."""
     _run("naiad.gateway", "gateway", arguments)
 
 

@@ -14,6 +14,8 @@ from naiad.config.settings import SECONDS_MAX
 class Seconds(FloatParamType):
     """A number from `least` (or more than zero, where it is None) to SECONDS_MAX."""
 
+    name = "seconds"  # what --help shows for the value
+
     def __init__(self, least: float | None = None) -> None:
         self._least = least
 

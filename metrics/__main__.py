@@ -22,6 +22,8 @@ from naiad.metrics.http_server import MetricsServer
 from naiad.metrics.scrape import SCRAPE_SECONDS_MAX, Scraper
 from naiad.protocol.errors import NaiadError
 
+HIDDEN: Final = argparse.SUPPRESS
+"""For a supervisor that has made the socket already: `naiad serve`."""
 NICENESS: Final = 5
 """Whoever works on requests goes first."""
 
@@ -34,12 +36,18 @@ class ExitCode(IntEnum):
 
 
 def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(prog="naiad metrics", description=__doc__, allow_abbrev=False)
+    out = argparse.ArgumentParser(
+        prog="naiad metrics",
+        description="The metrics process: one page for Prometheus about the server of a run"
+        " directory.",
+        epilog="example: naiad metrics --run-dir /run/naiad --port 8002",
+        allow_abbrev=False,
+    )
     option = out.add_argument
     option("--run-dir", required=True, help="of the server to ask")
     option("--name", default="metrics", help="of this process, for people")
     option("--address", default="127.0.0.1", help="an IP address or host name")
-    option("--port", type=_port, default=8002)
+    option("--port", type=_port, default=8002, help="default: 8002; 0: any free")
     option(
         "--gpu-metrics",
         type=int,
@@ -47,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         default=1,
         help="whether the driver is asked for figures of the server's GPUs",
     )
-    option("--fd", type=int, help="inherited listening socket, instead of address and port")
+    option("--fd", type=int, help=HIDDEN)
     return out
 
 
