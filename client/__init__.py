@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from naiad.client.cuda import CudaRegion
 from naiad.client.futures import Future
-from naiad.client.memory import ClientRegion
 from naiad.client.preparing import prepare
+from naiad.client.regions import ClientRegion
 from naiad.client.requests import InferInput, OutputPlace, Prepared
 from naiad.client.results import InferResult, Output
 from naiad.client.sync import Client

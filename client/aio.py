@@ -34,7 +34,8 @@ from naiad.client.driver import (
     waits_when_full,
 )
 from naiad.client.event_loop import LoopDriver
-from naiad.client.memory import ClientRegion, Transport, check_size
+from naiad.client.memory import Transport
+from naiad.client.regions import ClientRegion, check_size
 from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
 from naiad.protocol.errors import NaiadError, RequestError

@@ -31,9 +31,9 @@ from naiad.client.driver import Driver, copy_of, over_budget, timed_out_in_line
 from naiad.client.followers import Followers, Waitable
 from naiad.client.futures import CANCELLED, PENDING, Future, Wish
 from naiad.client.leads import Lead
-from naiad.client.memory import ClientRegion
 from naiad.client.outcomes import Outcomes
 from naiad.client.pump import Pump
+from naiad.client.regions import ClientRegion
 from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
 from naiad.client.session import Phase

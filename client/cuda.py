@@ -11,7 +11,7 @@ import os
 import weakref
 from typing import Any
 
-from naiad.client.memory import check_range, check_size, size_of
+from naiad.client.regions import check_range, check_size, size_of
 from naiad.client.requests import REGION, InferInput, OutputPlace
 from naiad.protocol.errors import Code, RequestError, Unavailable
 from naiad.protocol.messages import Region

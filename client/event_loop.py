@@ -17,8 +17,9 @@ from naiad.client import control
 from naiad.client.calls import Ask, Completion
 from naiad.client.deadlines import deadline_after
 from naiad.client.driver import Driver, copy_of, over_budget, timed_out_in_line
-from naiad.client.memory import ClientRegion, Placement, RegistrationToken
+from naiad.client.memory import Placement, RegistrationToken
 from naiad.client.packing import Request
+from naiad.client.regions import ClientRegion
 from naiad.client.requests import PackedInput, Prepared
 from naiad.client.results import InferResult
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable

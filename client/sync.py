@@ -28,7 +28,8 @@ from naiad.client.control import Json, Operation
 from naiad.client.cuda import CudaRegion
 from naiad.client.driver import CONNECT_TIMEOUT_S, Driver, waits_when_full
 from naiad.client.futures import PENDING, Future
-from naiad.client.memory import ClientRegion, Transport, check_size
+from naiad.client.memory import Transport
+from naiad.client.regions import ClientRegion, check_size
 from naiad.client.requests import Prepared
 from naiad.client.results import InferResult
 from naiad.protocol.errors import NaiadError, RequestError

@@ -26,7 +26,7 @@ class RegionPart(NamedTuple):
 
 
 class Arena(Protocol):
-    """Memory of the gateway's own that workers read: a naiad.client.memory.ClientRegion."""
+    """Memory of the gateway's own that workers read: a naiad.client.regions.ClientRegion."""
 
     def input(
         self, name: str, datatype: str, shape: tuple[int, ...], offset: int = 0, size: int = -1
