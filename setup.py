@@ -37,7 +37,9 @@ HOT: Final = {
     "broker": "clients loop transport waiting workers",
     "worker": "batch execution held loop outputs regions results series shapes tensors transport",
     "shm": "arena output_arena",
-    "client": "arguments calls connection driver leases outstanding packing requests session",
+    "client": (
+        "arguments calls connection driver fields leases outstanding packing requests session texts"
+    ),
     "gateway": (
         "http_answer http_connection http_known_heads http_parameters http_quick http_reader "
         "http_request http_status http_template json_tensors grpc_connection"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
+from naiad.client.fields import packed, tail
 from naiad.client.memory import ClientMemory, Placement
 from naiad.client.requests import (
     PLAIN,
@@ -21,8 +22,6 @@ from naiad.client.requests import (
     Tail,
     checked,
     head_of,
-    packed,
-    tail,
 )
 from naiad.client.tensors import packed_arrays
 from naiad.protocol import messages as m

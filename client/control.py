@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from naiad.client.calls import Calls
-from naiad.client.requests import fits_text
+from naiad.client.texts import fits_text
 from naiad.protocol import messages as m
 from naiad.protocol.checks import NAME_BYTES_MAX
 from naiad.protocol.errors import ProtocolError, RequestError

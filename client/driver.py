@@ -18,8 +18,8 @@ from naiad.client.calls import Completion
 from naiad.client.connection import Connection, Received
 from naiad.client.deadlines import duration_ns
 from naiad.client.memory import ClientMemory, Transport
-from naiad.client.requests import fits_text, unfit_text
 from naiad.client.session import Phase, Session
+from naiad.client.texts import fits_text, unfit_text
 from naiad.protocol.endpoints import Endpoints
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable, error_from_wire
 from naiad.protocol.messages import SECRET_BYTES

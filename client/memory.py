@@ -17,18 +17,10 @@ import numpy as np
 from naiad.client.futures import DONE
 from naiad.client.packing import Request
 from naiad.client.regions import ClientRegion, check_size
-from naiad.client.requests import (
-    INLINE,
-    REGION,
-    InferInput,
-    PackedInput,
-    Prepared,
-    checked,
-    fits_text,
-    unfit_text,
-)
+from naiad.client.requests import INLINE, REGION, InferInput, PackedInput, Prepared, checked
 from naiad.client.results import Copied, InferResult
 from naiad.client.session import Session
+from naiad.client.texts import fits_text, unfit_text
 from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
 from naiad.protocol.messages import InferAnswer, OutputRequest, Region
 from naiad.shm.pool import Loan

@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from naiad.client.requests import INLINE, SMALL_BYTES_MAX, Buffer, PackedInput, unfit_text
+from naiad.client.requests import INLINE, SMALL_BYTES_MAX, Buffer, PackedInput
+from naiad.client.texts import unfit_text
 from naiad.protocol.datatypes import ITEM_BYTES, LENGTH_PREFIX_BYTES, NUMPY_NAME, element_count
 from naiad.protocol.errors import Code, ModelError, RequestError
 

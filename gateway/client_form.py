@@ -5,21 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from naiad.client.aio import AsyncClient
+from naiad.client.fields import packed, tail
 from naiad.client.memory import Placement
-from naiad.client.requests import (
-    INLINE,
-    PLAIN,
-    REGION,
-    InferInput,
-    PackedInput,
-    Prepared,
-    checked,
-    fits_text,
-    packed,
-    tail,
-    unfit_text,
-)
+from naiad.client.requests import INLINE, PLAIN, REGION, InferInput, PackedInput, Prepared, checked
 from naiad.client.results import InferResult
+from naiad.client.texts import fits_text, unfit_text
 from naiad.gateway.calls import (
     TENSORS_MAX,
     AnswerOutput,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from naiad.client.requests import InferInput, checked, packed, tail
+from naiad.client.fields import packed, tail
+from naiad.client.requests import InferInput, checked
 from naiad.protocol.checks import ARRAY_ITEMS_MAX
 from naiad.protocol.errors import RequestError
 from naiad.protocol.messages import OutputRequest

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from naiad.client.calls import BROKER_DEATHS_MAX, BROKER_LATE_NS, CALLS_MAX
+from naiad.client.fields import packed, tail
 from naiad.client.outstanding import BYTES_MAX, PRUNE_MIN, REQUESTS_MAX, TIMEOUT_MARGIN_NS
-from naiad.client.requests import LEASE, REGION, InferInput, Prepared, checked, packed, tail
+from naiad.client.requests import LEASE, REGION, InferInput, Prepared, checked
 from naiad.client.session import Phase, Session
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode

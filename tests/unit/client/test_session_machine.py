@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from naiad.client.requests import REGION, InferInput, Prepared, checked, packed
+from naiad.client.fields import packed
+from naiad.client.requests import REGION, InferInput, Prepared, checked
 from naiad.client.session import Phase, Session
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode

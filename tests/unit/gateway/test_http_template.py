@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.client.requests import InferInput, Prepared, checked, packed
+from naiad.client.fields import packed
+from naiad.client.requests import InferInput, Prepared, checked
 from naiad.gateway.calls import ANY_VERSION, AnswerOutput, InferAnswer, InferCall
 from naiad.gateway.http_answer import answer_body
 from naiad.gateway.http_request import infer_call
