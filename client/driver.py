@@ -27,7 +27,9 @@ from naiad.protocol.messages import SECRET_BYTES
 CONNECT_TIMEOUT_S: Final = 10.0
 """How long requests wait for a server that is not there, unless told otherwise."""
 MESSAGES_PER_TURN_MAX: Final = 64
-"""Bounds one turn, so that what came is acted on while more is under way."""
+COMPLETIONS_PER_TURN_MAX: Final = 256
+"""And no further message is read. They bound one turn, so that what came is acted on while more is
+under way."""
 
 
 class Driver:
@@ -102,7 +104,7 @@ class Driver:
                 self.lose()
                 return
             left -= 1
-            if not left or not session.unanswered:
+            if not left or not session.unanswered or len(out) >= COMPLETIONS_PER_TURN_MAX:
                 self.is_drained = False
                 break
             message = connection.receive()

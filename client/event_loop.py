@@ -28,6 +28,11 @@ BURST_REQUESTS_MAX: Final = 8
 """So many are sent at once, without waiting for the end of the turn: the broker and a worker begin
 with them while this process prepares the others. Otherwise all of them take turns on one core."""
 
+SETTLED_AT_ONCE_MAX: Final = 32
+SETTLED_AT_ONCE_NS: Final = 1_000_000
+"""Answers that are handed on at once, and then others have their turn: each answer may wake a task
+that runs in the next iteration of the event loop. A batch of a thousand took all its time."""
+
 _now_ns: Final = time.monotonic_ns
 
 
@@ -193,10 +198,14 @@ class LoopDriver:
         self._burst = 0
         driver = self._driver
         completions = self._completions
-        driver.turn(_now_ns(), completions)
+        if completions:  # left from the turn before; nothing is read until they are handed on
+            driver.send()
+            self._turn_soon()
+        else:
+            driver.turn(_now_ns(), completions)
         if completions:
             self._settle()
-        if not driver.is_drained:
+        if completions or not driver.is_drained:
             self._turn_soon()
         if not self._watched and driver.connection.is_open:
             self._watch()
@@ -204,30 +213,42 @@ class LoopDriver:
         if deadline_ns != self._timer_ns:
             self._set_timer(deadline_ns)
 
+    def _readable(self) -> None:
+        if not self._completions:  # else the turn that is due reads what came, when it may
+            self._turn()
+
     def _settle(self) -> None:
+        """Hand on as many answers as may be at once."""
         memory = self._memory
-        for token, error, answer, frames, request in self._completions:
-            outcome: Any = error
-            if token.done():
-                if answer is not None:
-                    self._session.leases.give_back(answer)
-                elif error is not None and isinstance(token, RegistrationToken):
-                    memory.refused(error)
-                continue
-            if answer is not None:
-                if request is None:
-                    token.set_result(InferResult(answer, frames))
+        settled = 0
+        end_ns = _now_ns() + SETTLED_AT_ONCE_NS
+        try:
+            for token, error, answer, frames, request in self._completions:
+                if settled == SETTLED_AT_ONCE_MAX or (settled and _now_ns() >= end_ns):
+                    break
+                settled += 1
+                outcome: Any = error
+                if token.done():
+                    if answer is not None:
+                        self._session.leases.give_back(answer)
+                    elif error is not None and isinstance(token, RegistrationToken):
+                        memory.refused(error)
                     continue
-                outcome = memory.result(request, answer, frames)
-            elif error is None:
-                outcome = control.parsed_reply(frames)
-            elif request is not None and self._again(token, request, error):
-                continue
-            if isinstance(outcome, NaiadError):
-                token.set_exception(outcome)
-            else:
-                token.set_result(outcome)
-        self._completions.clear()
+                if answer is not None:
+                    if request is None:
+                        token.set_result(InferResult(answer, frames))
+                        continue
+                    outcome = memory.result(request, answer, frames)
+                elif error is None:
+                    outcome = control.parsed_reply(frames)
+                elif request is not None and self._again(token, request, error):
+                    continue
+                if isinstance(outcome, NaiadError):
+                    token.set_exception(outcome)
+                else:
+                    token.set_result(outcome)
+        finally:
+            del self._completions[:settled]
         if self._queue:
             self._grant()
 
@@ -254,7 +275,7 @@ class LoopDriver:
         assert self._loop is not None
         connection = self._driver.connection
         self._watched = (connection.descriptor, connection.monitor_descriptor)
-        self._loop.add_reader(connection.descriptor, self._turn)
+        self._loop.add_reader(connection.descriptor, self._readable)
         self._loop.add_reader(connection.monitor_descriptor, self._monitor)
         self._turn_soon()  # what came before the descriptors were watched gives no edge
 
@@ -285,7 +306,8 @@ class LoopDriver:
         """Say BYE. Unanswered requests fail; arrays of results stay valid."""
         self._farewell.detach()
         self._completions += self._driver.close()
-        self._settle()
+        while self._completions:
+            self._settle()
         self._grant()
         self._set_timer(0)
 

@@ -72,6 +72,8 @@ class Stream:
         reader = self._reader = asyncio.create_task(self._read(requests))
         try:
             while (answer := await self._answers.get()) is not None:
+                if answer.done():  # one of many, maybe, that waited for those before them
+                    await self._plane.turns.share(owed=0)
                 item = await answer
                 await write(*item)
                 self._unwritten_bytes -= sum(map(len, item))

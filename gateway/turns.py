@@ -65,9 +65,9 @@ class Turns:
         self._run_soon()
         await granted
 
-    async def share(self) -> None:
+    async def share(self, owed: float = TASK_SECONDS) -> None:
         """Wait before a piece of work in a task, if such pieces took TURN_SECONDS in this iteration
-        of the loop, all tasks together. A piece counts as a task too, for what it leads to."""
+        of the loop, all tasks together. `owed`: what it leads to counts as so much."""
         if not self._is_shared:
             self._begin_share()
         elif self._clock() >= self._shared_end:
@@ -76,7 +76,7 @@ class Turns:
             self._run_soon()
             await granted
             self._begin_share()
-        self._shared_end -= TASK_SECONDS
+        self._shared_end -= owed
 
     def _begin_share(self) -> None:
         self._is_shared = True

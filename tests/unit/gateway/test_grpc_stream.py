@@ -148,6 +148,52 @@ def test_requests_that_came_together_share_a_turn(
     assert max(map(by_iteration.count, by_iteration)) <= 4
 
 
+class HeadedPlane(FakePlane):
+    """Answers at once, but for the first request of each stream: those together, when told to."""
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__(0, turns)
+        self.answered = 0
+        self.told = asyncio.Event()
+
+    async def infer(self, call: InferCall, _: Order) -> InferAnswer:
+        if call.id == "0":
+            await self.told.wait()
+        self.answered += 1
+        return InferAnswer(call.model, 1, call.id, ())
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_answers_that_waited_for_one_are_not_written_all_at_once(count: int) -> None:
+    clock = Clock()
+    iteration = 0
+    written: list[int] = []
+
+    class SlowClient(StreamClient):
+        async def _write(self, *item: bytes | memoryview) -> None:
+            await super()._write(*item)
+            clock.seconds += TURN_SECONDS / 4
+            written.append(iteration)
+
+    async def main() -> None:
+        nonlocal iteration
+        plane = HeadedPlane(Turns(clock))
+        requests = [request(f"{number}") for number in range(40)]
+        clients = [asyncio.create_task(SlowClient(plane).run(*requests)) for _ in range(count)]
+        while plane.answered < 39 * count:
+            await asyncio.sleep(0)
+        plane.told.set()
+        while not all(one.done() for one in clients):
+            iteration += 1
+            await asyncio.sleep(0)
+        for one in clients:
+            assert await one == [(f"{number}", "") for number in range(40)]
+
+    asyncio.run(main())
+    # Those that were waited for, and those of one turn.
+    assert max(map(written.count, written)) <= count + 4
+
+
 def test_who_gives_up_waiting_for_the_turn_holds_up_nobody() -> None:
     async def main() -> None:
         clock = Clock()
