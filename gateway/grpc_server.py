@@ -17,8 +17,8 @@ from typing import Final
 
 from naiad.client.requests import Buffer
 from naiad.gateway.access import Access
+from naiad.gateway.grpc_codec import reflection
 from naiad.gateway.grpc_codec.head import Head
-from naiad.gateway.grpc_codec.reflection import reflected
 from naiad.gateway.grpc_connection import GrpcConnection, Method
 from naiad.gateway.grpc_health import SERVICES, Health
 from naiad.gateway.grpc_many_requests import ManyRequestsCall
@@ -36,9 +36,8 @@ from naiad.protocol.messages import Parameters
 INFERENCE: Final = SERVICES[1]
 LOG: Final = logging.getLogger("naiad.gateway")
 HEALTH: Final = "grpc.health.v1.Health"
-REFLECTION: Final = "grpc.reflection.v1.ServerReflection"
-OLD_REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
-SERVED: Final = (INFERENCE, HEALTH, REFLECTION)
+REFLECTIONS: Final = (reflection.SERVICE, reflection.OLD_SERVICE)
+SERVED: Final = (INFERENCE, HEALTH, *REFLECTIONS)
 
 CATEGORIES: Final[dict[str, str]] = {
     "ServerLive": "health",
@@ -163,7 +162,7 @@ class GrpcServer(Listener[GrpcConnection]):
         add(HEALTH, Method("Check", small, one=self._check_health))
         add(HEALTH, Method("List", small, one=self._list_health))
         add(HEALTH, Method("Watch", small, one=self._watch_health))
-        for service in (REFLECTION, OLD_REFLECTION):
+        for service in REFLECTIONS:
             add(service, Method("ServerReflectionInfo", small, many=_reflect))
         return found
 
@@ -235,4 +234,4 @@ async def _reflect(call: ManyRequestsCall) -> None:
         count += 1
         if count > REFLECTIONS_PER_STREAM_MAX:
             return
-        await call.write(reflected(bytes(request), SERVED))
+        await call.write(reflection.reflected(bytes(request), SERVED))

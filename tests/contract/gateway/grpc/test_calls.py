@@ -99,7 +99,10 @@ def test_reflection_describes_the_service(channel: grpc.Channel) -> None:
         "inference.GRPCInferenceService",
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
     }
+    for name in database.get_services():
+        assert DescriptorPool(database).FindServiceByName(name).full_name == name
     pool = DescriptorPool(database)
     service = pool.FindServiceByName("inference.GRPCInferenceService")
     assert len(service.methods) == 20
