@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import click
 
@@ -19,12 +19,7 @@ from naiad.cli.failure import CommandFailed
 from naiad.cli.front_door_options import HTTP_ADDRESS, OFF
 from naiad.config.listening import UNIX_PREFIX, ListenFailed, listening, port_number
 from naiad.config.shared_port import GRACE_SECONDS, is_shared, let_nobody_in
-from naiad.gateway.options import (
-    FILE_PREFIX,
-    management_place,
-    restrictions,
-    tls_files,
-)
+from naiad.gateway.options import FILE_PREFIX, management_place, restrictions, tls_files
 from naiad.gateway.restrictions import RestrictionFault
 
 
@@ -62,9 +57,9 @@ class FrontDoor:
         return any(is_shared(one) for one in (*self.http, *self.grpc))
 
     def leave(self) -> None:
-        """Leave the ports to the gateways that run: when the last of them has closed one, its who
-        comes late is refused, where another server listens too is served there, and waits for
-        nobody. No gateway can be started from now on."""
+        """Leave the ports to the gateways that run. When the last of them has closed one, who comes
+        late is refused, or served by another server that listens there, too: he waits for nobody.
+        No gateway can be started from now on."""
         let_nobody_in([one for one in (*self.http, *self.grpc) if is_shared(one)])
         for one in (*self.http, *self.grpc, *self.management):
             one.close()
@@ -104,90 +99,108 @@ def opened(
     gateways could not use what was given (USAGE)."""
     if reuse_http_port or reuse_grpc_port:
         grace_seconds = max(grace_seconds, GRACE_SECONDS)
-    arguments = [
-        f"--drain-seconds={drain_seconds}",
-        f"--allow-client-shm={allow_client_shm}",
-        f"--allow-management={allow_management}",
-        f"--grace-seconds={grace_seconds}",
-    ]
-    if http_max_input_size is not None:
-        arguments.append(f"--http-max-input-size={http_max_input_size}")
-    if http_header_forward_pattern:
-        arguments.append(f"--http-header-forward-pattern={http_header_forward_pattern}")
-    for name, value in gateway_options.items():  # the gateway's own, by the same names
-        option = f"--{name.replace('_', '-')}"
-        if value:
-            arguments.append(option if value is True else f"{option}={value}")
     restricted = {
         "--http-restricted-api": http_restricted_api,
         "--grpc-restricted-protocol": grpc_restricted_protocol,
     }
+    arguments = [
+        *_arguments(
+            {
+                "drain_seconds": str(drain_seconds),
+                "allow_client_shm": allow_client_shm,
+                "allow_management": allow_management,
+                "grace_seconds": str(grace_seconds),
+                "http_max_input_size": str(http_max_input_size or ""),
+                "http_header_forward_pattern": http_header_forward_pattern,
+                "no_http": http_port == OFF,
+                **gateway_options,
+            }
+        ),
+        *_public(restricted),
+    ]
     try:
         _check(gateway_options, restricted)
         place = management_place(management_address, management_port)
     except (ListenFailed, RestrictionFault) as fault:
         raise CommandFailed(str(fault), ExitCode.USAGE) from fault
-    for option, groups in restricted.items():
-        arguments += [f"{option}={group}" for group in groups if group.startswith(FILE_PREFIX)]
-    secrets = _secrets(restricted)
-    http: list[socket.socket] = []
-    grpc: list[socket.socket] = []
-    management: list[socket.socket] = []
-    url = grpc_target = management_url = ""
-    try:
-        if http_port != OFF:
-            number = _port("--http-port", http_port)
-            http.append(
-                listening(
-                    http_address,
-                    number,
-                    what="--http-port",
-                    reuse_port=reuse_http_port,
-                    reuse_option="--reuse-http-port",
-                    is_open=not reuse_http_port,
-                )
-            )
-            url = _url(http_address, http[0])
-            if gateway_options["http_use_ssl"] or gateway_options["http_use_ssl_mutual"]:
-                url = url.replace("http://", "https://")
-        else:
-            arguments.append("--no-http")
-        if grpc_port != OFF:
-            number = _port("--grpc-port", grpc_port)
-            is_unix = http_address.startswith(UNIX_PREFIX)
-            host = grpc_address or (HTTP_ADDRESS if is_unix else http_address)
-            one = listening(
-                host,
-                number,
-                what="--grpc-port",
-                reuse_port=reuse_grpc_port,
-                reuse_option="--reuse-grpc-port",
-                is_open=not reuse_grpc_port,
-            )
-            grpc.append(one)
-            grpc_target = _url(host, one).removeprefix("http://")
-        if place is not None:
-            management.append(listening(*place, what="--management-port", local_only=True))
-            management_url = _url(place[0], management[0])
-    except ListenFailed as fault:
-        paths = _unix_paths(http, management)
-        FrontDoor(
-            http=http, grpc=grpc, management=management, secrets=secrets, unix_paths=paths
-        ).close()
-        raise CommandFailed(str(fault), ExitCode.PORT) from fault
-    if not http and not grpc and not management:
-        FrontDoor(secrets=secrets).close()
+    has_tls = bool(gateway_options["http_use_ssl"] or gateway_options["http_use_ssl_mutual"])
+    host = grpc_address or (HTTP_ADDRESS if http_address.startswith(UNIX_PREFIX) else http_address)
+    wanted = {
+        "http": (http_address, _port("--http-port", http_port), reuse_http_port),
+        "grpc": (host, _port("--grpc-port", grpc_port), reuse_grpc_port),
+    }
+    sockets = _open_sockets(wanted, place)
+    if not any(sockets.values()):
         return FrontDoor()
+    return replace(
+        _door(sockets),
+        url=_url(http_address, sockets["http"], "https" if has_tls else "http"),
+        grpc_target=_url(host, sockets["grpc"], "http").removeprefix("http://"),
+        management_url=_url(place[0], sockets["management"], "http") if place else "",
+        gateways_count=gateways,
+        grace_seconds=grace_seconds,
+        arguments=arguments,
+        secrets=_secrets(restricted),
+    )
+
+
+def _open_sockets(
+    wanted: Mapping[str, tuple[str, int | None, bool]], management: tuple[str, int] | None
+) -> dict[str, list[socket.socket]]:
+    """For each skin its address, port (None: not wanted) and whether that is shared; all or none.
+
+    Raises CommandFailed (PORT).
+    """
+    found: dict[str, list[socket.socket]] = {"http": [], "grpc": [], "management": []}
+    try:
+        for skin, (address, number, is_shared) in wanted.items():
+            if number is not None:
+                found[skin].append(_listening(skin, address, number, is_shared))
+        if management is not None:
+            found["management"].append(
+                listening(*management, what="--management-port", local_only=True)
+            )
+    except ListenFailed as fault:
+        _door(found).close()
+        raise CommandFailed(str(fault), ExitCode.PORT) from fault
+    return found
+
+
+def _arguments(options: Mapping[str, str | bool | None]) -> list[str]:
+    """The command line of a gateway: its options have the names of the server's."""
+    found = []
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if value:
+            found.append(option if value is True else f"{option}={value}")
+    return found
+
+
+def _listening(skin: str, address: str, number: int, is_shared: bool) -> socket.socket:
+    """Closed to everybody until the models are ready, where another server has the port, too."""
+    return listening(
+        address,
+        number,
+        what=f"--{skin}-port",
+        reuse_port=is_shared,
+        reuse_option=f"--reuse-{skin}-port",
+        is_open=not is_shared,
+    )
+
+
+def _door(sockets: Mapping[str, Sequence[socket.socket]]) -> FrontDoor:
+    """With the paths of Unix sockets, while they are open: a closed one does not know its own."""
     return FrontDoor(
-        url, grpc_target, management_url, gateways, grace_seconds, arguments,
-        http, grpc, management, secrets, _unix_paths(http, management),
-    )  # fmt: skip
-
-
-def _unix_paths(*sockets: Sequence[socket.socket]) -> list[str]:
-    """While they are open: a closed one does not know its own any more."""
-    family = socket.AF_UNIX
-    return [one.getsockname() for some in sockets for one in some if one.family == family]
+        http=sockets["http"],
+        grpc=sockets["grpc"],
+        management=sockets["management"],
+        unix_paths=[
+            one.getsockname()
+            for some in sockets.values()
+            for one in some
+            if one.family == socket.AF_UNIX
+        ],
+    )
 
 
 def _check(
@@ -198,6 +211,16 @@ def _check(
     tls_files(gateway_options, "grpc").context()
     for option, groups in restricted.items():
         restrictions(option, groups)
+
+
+def _public(restricted: Mapping[str, Sequence[str]]) -> list[str]:
+    """Groups that are named by a file: who reads the command line learns no secret."""
+    return [
+        f"{option}={group}"
+        for option, groups in restricted.items()
+        for group in groups
+        if group.startswith(FILE_PREFIX)
+    ]
 
 
 def _secrets(restricted: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -211,15 +234,19 @@ def _secrets(restricted: Mapping[str, Sequence[str]]) -> dict[str, int]:
     return found
 
 
-def _port(option: str, given: str) -> int:
+def _port(option: str, given: str) -> int | None:
+    """None: no such port is wanted."""
+    if given == OFF:
+        return None
     try:
         return port_number(given)
     except ValueError as fault:
         raise click.UsageError(f"{option}: {fault}; off: none") from None
 
 
-def _url(address: str, one: socket.socket) -> str:
-    if address.startswith(UNIX_PREFIX):
-        return address
-    host, port = one.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _url(address: str, sockets: Sequence[socket.socket], scheme: str) -> str:
+    """Of the first; empty when there is none."""
+    if not sockets or address.startswith(UNIX_PREFIX):
+        return address if sockets else ""
+    host, port = sockets[0].getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
