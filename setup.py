@@ -34,7 +34,7 @@ HOT: Final = {
         "job lanes lowest memory models packing prediction queue results scheduler sessions "
         "signature statistics withdrawal worker_events world"
     ),
-    "broker": "clients loop transport waiting workers",
+    "broker": "clients loop transport waiting worker_process workers",
     "worker": "batch execution held loop outputs regions results series shapes tensors transport",
     "shm": "arena output_arena",
     "client": (

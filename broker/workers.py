@@ -1,4 +1,7 @@
-"""The workers' side of the broker's shell: slots, the supervisor, the fence around the dead.
+"""The workers' side of the broker's shell: frames to events, actions to frames, and the fence.
+
+Owns which connection belongs to which worker, and who is under suspicion; what is known of one
+process is worker_process', of the supervisor supervisor_peer's. Decides nothing about instances.
 
 A lost connection is only suspicion. The worker may say hello again within a short grace; else its
 stacks are dumped, it is killed, and its death counts when its pidfd says so.
@@ -6,7 +9,6 @@ stacks are dumped, it is killed, and its death counts when its pidfd says so.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -16,17 +18,17 @@ from typing import Any, Final
 from naiad.broker.clients import key_of
 from naiad.broker.core import events as e
 from naiad.broker.core.deadlines import NEVER_NS
-from naiad.broker.liveness import Liveness, Watched, open_same, start_time
+from naiad.broker.liveness import Liveness, Watched, open_same
 from naiad.broker.log import Log
+from naiad.broker.supervisor_peer import SupervisorPeer
 from naiad.broker.transport import Peer, Received, Transport, peer_of
+from naiad.broker.worker_process import WorkerProcess
 from naiad.config.log_levels import INITIAL
 from naiad.protocol import messages as m
 from naiad.protocol.bundle import bundled, unbundled
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.endpoints import Endpoints
 from naiad.protocol.errors import Code, NaiadError, ProtocolError, Unavailable
-from naiad.shm.objects import describe
-from naiad.shm.page import PageReader, PageState, Phase
 
 SUSPICION_NS: Final = 100_000_000
 """From a lost connection to SIGKILL: time to say hello again on a new one."""
@@ -34,33 +36,14 @@ LEAVING_NS: Final = 120_000_000_000
 """For a worker that ended its connection in order to unload; its own grace is shorter."""
 FAULTS_LOGGED_MAX: Final = 100
 """Garbage can come without end; after this many lines it is only refused."""
-STATUSES_MAX: Final = 256
-"""Exits the supervisor told of and nobody has asked for yet; the oldest are forgotten."""
 STATUS_WAIT_NS: Final = 250_000_000
 """How long a death waits for the supervisor's word on how it came about: a few milliseconds, unless
 the machine is so busy that the supervisor gets no turn."""
-REGIONS_CHECKED_MAX: Final = 1024
-
-
-class _Process:
-    """What the shell knows of one worker."""
-
-    def __init__(self, key: int, slot: str, pid: int) -> None:
-        self.key = key
-        self.slot = slot
-        self.pid = pid
-        self.started = start_time(pid)
-        self.peer: bytes | None = None
-        self.page: PageReader | None = None
-        self.kill_at_ns = 0
-        self.kill_reason = ""
-        self.dead_since_ns = 0
-        self.faults_told = 0
-        """Of the faults on its page."""
-        self.regions: dict[int, m.Region] = {}
 
 
 class Workers:
+    """Slots are named by a number made of their secret; see naiad.broker.core.events."""
+
     def __init__(
         self, transport: Transport, liveness: Liveness, endpoints: Endpoints, log: Log
     ) -> None:
@@ -68,15 +51,13 @@ class Workers:
         self._liveness = liveness
         self._endpoints = endpoints
         self._log = log
-        self._processes: dict[int, _Process] = {}
-        self._by_peer: dict[bytes, _Process] = {}
+        self._processes: dict[int, WorkerProcess] = {}
+        self._by_peer: dict[bytes, WorkerProcess] = {}
         self._peer_at: dict[int, bytes] = {}
         """By connection descriptor: how a DISCONNECTED finds its peer."""
-        self._suspects: dict[int, _Process] = {}
-        self._supervisor: bytes | None = None
-        self._supervisor_secret = b""
+        self._suspects: dict[int, WorkerProcess] = {}
+        self._supervisor = SupervisorPeer()
         self._faults = 0
-        self._statuses: dict[int, int] = {}
         self._log_levels = INITIAL
         self._batches: dict[bytes, list[tuple[bytes, list[bytes]]]] = {}
         """Of this turn, by peer: what goes to one worker travels together."""
@@ -123,13 +104,14 @@ class Workers:
                 self._hello(received, message, events)
             case m.SupervisorHello(secret):
                 events += self.disconnected()
-                self._take_supervisor(received, secret)
+                descriptor, peer = self._check_uid(received)
+                os.close(peer.pidfd)
+                self._supervisor.opened(received.peer, secret)
+                self._peer_at[descriptor] = received.peer
                 events.append(e.SupervisorOpened())
-            case m.Exited(_, pid, status) if received.peer == self._supervisor:
-                self._statuses[pid] = status
-                if len(self._statuses) > STATUSES_MAX:
-                    del self._statuses[next(iter(self._statuses))]
-            case m.Spawned() if received.peer == self._supervisor:
+            case m.Exited(_, pid, status) if received.peer == self._supervisor.peer:
+                self._supervisor.exited(pid, status)
+            case m.Spawned() if received.peer == self._supervisor.peer:
                 pass
             case m.Loaded(instance, error, load_ns, gpu_bytes) if process is not None:
                 # With an error, payload 0 is the traceback, which the worker has logged itself.
@@ -146,16 +128,6 @@ class Workers:
                     f"{type(message).__name__} from a peer that did not say hello as one that may"
                     " send it"
                 )
-
-    def _take_supervisor(self, received: Received, secret: bytes) -> None:
-        """There is one at a time; it may say hello again on a new connection."""
-        descriptor, peer = self._check_uid(received)
-        os.close(peer.pidfd)
-        if self._supervisor is not None and secret != self._supervisor_secret:
-            raise ProtocolError("another supervisor is connected; only one can start workers")
-        self._supervisor = received.peer
-        self._supervisor_secret = secret
-        self._peer_at[descriptor] = received.peer
 
     def _check_uid(self, received: Received) -> tuple[int, Peer]:
         try:
@@ -177,12 +149,9 @@ class Workers:
             os.close(peer.pidfd)
             raise ProtocolError("the secret of another worker")
         if process is None:
-            process = self._processes[key] = _Process(key, hello.slot, peer.pid)
-            with contextlib.suppress(OSError):
-                process.page = PageReader.open(self._endpoints.page_path(hello.slot))
-        elif process.page is None:
-            with contextlib.suppress(OSError):
-                process.page = PageReader.open(self._endpoints.page_path(hello.slot))
+            process = WorkerProcess(key, hello.slot, peer.pid, self._endpoints)
+            self._processes[key] = process
+        process.open_page()
         if process.peer is not None:
             self._by_peer.pop(process.peer, None)
             self.transport.forget(process.peer)
@@ -203,8 +172,8 @@ class Workers:
             peer = self._peer_at.pop(descriptor, None)
             if peer is None:
                 continue
-            if peer == self._supervisor:
-                self._supervisor = None
+            if peer == self._supervisor.peer:
+                self._supervisor.peer = None
             process = self._by_peer.pop(peer, None)
             if process is None:
                 continue
@@ -212,7 +181,7 @@ class Workers:
             if process.dead_since_ns or process.kill_at_ns:
                 continue
             self._suspects[process.key] = process
-            if _is_leaving(process):
+            if process.is_leaving:
                 process.kill_at_ns = now_ns + LEAVING_NS
                 events.append(e.SlotSilent(process.key, is_killed=False))
             else:
@@ -244,12 +213,7 @@ class Workers:
 
     def shortages(self) -> list[e.Event]:
         """How often workers found no room in shared memory since the last call."""
-        new = 0
-        for process in self._processes.values():
-            page = process.page.read() if process.page is not None else None
-            if page is not None and page.io_faults > process.faults_told:
-                new += page.io_faults - process.faults_told
-                process.faults_told = page.io_faults
+        new = sum([process.new_shortages() for process in self._processes.values()])
         return [e.RoomWasShort(new)] if new else []
 
     def settled_deaths(self, now_ns: int) -> list[e.Event]:
@@ -257,8 +221,8 @@ class Workers:
         events: list[e.Event] = []
         for process in list(self._suspects.values()):
             if process.dead_since_ns:
-                knows = self._supervisor is None or process.pid in self._statuses
-                if knows or now_ns >= process.dead_since_ns + STATUS_WAIT_NS:
+                is_overdue = now_ns >= process.dead_since_ns + STATUS_WAIT_NS
+                if is_overdue or not self._supervisor.may_tell_of(process.pid):
                     events += [*self.shortages(), self._died(process)]
             elif process.kill_at_ns and now_ns >= process.kill_at_ns:
                 process.kill_at_ns = 0
@@ -268,58 +232,19 @@ class Workers:
                 events.append(e.SlotSilent(process.key, is_killed=True))
         return events
 
-    def _died(self, process: _Process) -> e.SlotDied:
-        page = process.page.read() if process.page is not None else None
-        reason = self._reason(process, page)
-        truncated = self._truncated(process)
+    def _died(self, process: WorkerProcess) -> e.SlotDied:
+        died = process.death(self._supervisor.take_status(process.pid))
         self._drop(process)
-        ordered = bool(process.kill_reason)
-        executing, begun = (0, 0) if page is None else (page.executing, page.begun)
-        return e.SlotDied(process.key, reason, executing, ordered, truncated, begun)
+        return died
 
-    def _reason(self, process: _Process, page: PageState | None) -> str:
-        status = self._statuses.pop(process.pid, None)
-        if process.kill_reason:
-            return f"killed: {process.kill_reason}"
-        if status is None:
-            first = self._first_stack_line(process)
-            if first:
-                return first
-            return "killed (SIGKILL or out of memory)"
-        if status >= 0:
-            return f"exit code {status}"
-        try:
-            return signal.Signals(-status).name
-        except ValueError:
-            return f"signal {-status}"
-
-    def _first_stack_line(self, process: _Process) -> str:
-        """faulthandler's own words, when nobody could tell us the wait status."""
-        path = self._endpoints.stack_path(process.slot)
-        with contextlib.suppress(OSError), open(path, errors="replace") as stacks:
-            for line in stacks:
-                if line.startswith("Fatal Python error:"):
-                    return line.removeprefix("Fatal Python error:").strip()
-        return ""
-
-    def _truncated(self, process: _Process) -> tuple[int, ...]:
-        found = []
-        for region in list(process.regions.values())[-REGIONS_CHECKED_MAX:]:
-            with contextlib.suppress(NaiadError):
-                now = describe(region.key, foreign=False).region
-                if now.inode == region.inode and now.size < region.size:
-                    found.append(region.id)
-        return tuple(found)
-
-    def _drop(self, process: _Process) -> None:
+    def _drop(self, process: WorkerProcess) -> None:
         self._processes.pop(process.key, None)
         self._suspects.pop(process.key, None)
         if process.peer is not None:
             self._by_peer.pop(process.peer, None)
             self.transport.forget(process.peer)
         self._liveness.unwatch(process.key, is_slot=True)
-        if process.page is not None:
-            process.page.close()
+        process.close()
 
     # --- out ---------------------------------------------------------------------------
 
@@ -374,10 +299,9 @@ class Workers:
         self._to_supervisor(action.message)
 
     def _to_supervisor(self, message: m.Message) -> None:
-        if self._supervisor is not None and not self.transport.send(
-            self._supervisor, [encode(message)]
-        ):
-            self._supervisor = None
+        peer = self._supervisor.peer
+        if peer is not None and not self.transport.send(peer, [encode(message)]):
+            self._supervisor.peer = None
 
     # --- over restarts -----------------------------------------------------------------
 
@@ -398,17 +322,11 @@ class Workers:
             if pidfd is None:
                 events.append(e.SlotDied(key, "it died while the broker was away", 0, False))
                 continue
-            process = self._processes[key] = _Process(key, entry["name"], pid)
-            with contextlib.suppress(OSError):
-                process.page = PageReader.open(self._endpoints.page_path(entry["name"]))
+            process = WorkerProcess(key, entry["name"], pid, self._endpoints)
+            self._processes[key] = process
+            process.open_page()
             self._liveness.watch(key, is_slot=True, pid=pid, pidfd=pidfd)
         return events
-
-
-def _is_leaving(process: _Process) -> bool:
-    """Whether the worker said on its page that it has nothing left to do but to unload."""
-    page = process.page.read() if process.page is not None else None
-    return page is not None and page.phase in (Phase.UNLOADING, Phase.DONE)
 
 
 def _json(payload: list[bytes]) -> dict[str, Any]:
