@@ -20,7 +20,9 @@ from naiad.cli import (
 from naiad.cli.cleanup import cleanup, forget_state
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
+from naiad.cli.front_door import FrontDoor
 from naiad.cli.log import LogWriter
+from naiad.cli.metrics_listener import MetricsListener
 from naiad.cli.plan import Plan
 from naiad.cli.seconds import Seconds
 from naiad.cli.server_options import found, gpus_option, missing_gpu_option
@@ -149,33 +151,15 @@ def serve(
         notices.show(LOAD_FAILED)
         return ExitCode.MODEL_FAILED
 
-    plan = Plan(
-        run_dir=where,
-        broker_arguments=broker_arguments(settings),
-        drain_seconds=drain_seconds,
-        grace_seconds=door.grace_seconds,
-        gateways_count=door.gateways_count,
-        gateways_wait=door.is_shared,
-        gateway_arguments=door.arguments,
-        gateway_descriptors=door.descriptors,
-        metrics_descriptors=metrics.descriptors,
-        metrics_arguments=[f"--gpu-metrics={int(allow_gpu_metrics)}"],
-    )
-    if devices.note:
-        notices.show(devices.note)
-    if door.url:
-        notices.show(f"HTTP on {door.url}")
-    if door.grpc_target:
-        notices.show(f"gRPC on {door.grpc_target}")
-    if door.management_url:
-        notices.show(f"management on {door.management_url}")
-    if metrics.url:
-        notices.show(f"metrics on {metrics.url}")
+    for line in (devices.note, *_addresses(door, metrics)):
+        if line:
+            notices.show(line)
 
     def leave_ports() -> None:
         door.leave()
         metrics.close()
 
+    plan = _plan(settings, door, metrics, has_gpu_metrics=allow_gpu_metrics)
     supervisor = Supervisor(plan, log, show, leave_ports)
     try:
         code = supervisor.run()
@@ -208,6 +192,34 @@ def _check_ports(ports: dict[str, Any], metrics_port: str, metrics_address: str 
                 f"{other} and {option} are both {port}; give each service a port of its own",
                 ExitCode.PORT,
             )
+
+
+def _addresses(door: FrontDoor, metrics: MetricsListener) -> list[str]:
+    """One line for each port, for the person who started the server."""
+    named = {
+        "HTTP": door.url,
+        "gRPC": door.grpc_target,
+        "management": door.management_url,
+        "metrics": metrics.url,
+    }
+    return [f"{name} on {address}" for name, address in named.items() if address]
+
+
+def _plan(
+    settings: Settings, door: FrontDoor, metrics: MetricsListener, *, has_gpu_metrics: bool
+) -> Plan:
+    return Plan(
+        run_dir=settings.run_dir,
+        broker_arguments=broker_arguments(settings),
+        drain_seconds=settings.drain_seconds,
+        grace_seconds=door.grace_seconds,
+        gateways_count=door.gateways_count,
+        gateways_wait=door.is_shared,
+        gateway_arguments=door.arguments,
+        gateway_descriptors=door.descriptors,
+        metrics_descriptors=metrics.descriptors,
+        metrics_arguments=[f"--gpu-metrics={int(has_gpu_metrics)}"],
+    )
 
 
 def broker_arguments(settings: Settings) -> list[str]:
