@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from naiad.client.requests import Buffer
 from naiad.gateway.compression import InflationFault
@@ -29,6 +29,7 @@ from naiad.gateway.grpc_codec.messages import (
     inflation,
 )
 from naiad.gateway.grpc_codec.status import Status
+from naiad.gateway.grpc_method import Method
 from naiad.gateway.grpc_service import Caller, unexpected
 from naiad.gateway.http2.connection import Connection
 from naiad.gateway.inflating import inflated_in_budget
@@ -58,25 +59,26 @@ class Door(Protocol):
         """A task was made, or woken, for what has just come."""
 
 
+class Asked(NamedTuple):
+    """A call as it comes."""
+
+    stream: int
+    head: Head
+    caller: Caller
+    method: Method
+
+
 class Call(ABC):
     """A call; the base of its kinds, which say what becomes of its messages."""
 
-    def __init__(
-        self,
-        door: Door,
-        stream: int,
-        head: Head,
-        caller: Caller,
-        name: str,
-        message_bytes_max: int,
-    ) -> None:
+    def __init__(self, door: Door, asked: Asked) -> None:
+        stream, head, caller, method = asked
         self._door = door
         self.stream = stream
         self.head = head
-        self._name = name
+        self._method = method
         self._loop = asyncio.get_running_loop()
-        self._message_bytes_max = message_bytes_max
-        self._assembler = Assembler(message_bytes_max, memory_for)
+        self._assembler = Assembler(method.message_bytes_max, memory_for)
         self._held_bytes = 0
         self._has_sent = False
         self.is_done = False
@@ -201,7 +203,7 @@ class Call(ABC):
             return content
         try:
             found = await inflated_in_budget(
-                inflation(self.head.coding, content, self._message_bytes_max), self._hold
+                inflation(self.head.coding, content, self._method.message_bytes_max), self._hold
             )
         except InflationFault as fault:
             raise MessageFault(f"a message: {fault}", is_too_large=fault.is_too_large) from None
@@ -227,7 +229,7 @@ class WorkingCall(Call):
         except NaiadError as error:
             self.fail(error)
         except Exception:
-            self.fail(unexpected(self._name))
+            self.fail(unexpected(self._method.name))
 
     def _stop(self) -> None:
         task = self._task

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
-from naiad.client.requests import Buffer
 from naiad.gateway.access import elsewhere, is_local
-from naiad.gateway.grpc_call import Call, unknown_coding
+from naiad.gateway.grpc_call import Asked, Call, unknown_coding
 from naiad.gateway.grpc_codec.head import Head, error_end, fault_end, head_of, http_end
 from naiad.gateway.grpc_codec.status import Status
 from naiad.gateway.grpc_many_requests import ManyRequestsCall
+from naiad.gateway.grpc_method import Method
 from naiad.gateway.grpc_one_request import InferenceCall, OneRequestCall
 from naiad.gateway.grpc_service import Caller
 from naiad.gateway.http2.connection import Connection
@@ -26,7 +25,6 @@ from naiad.gateway.http2.frames import ConnectionFault
 from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
 from naiad.gateway.plane import Plane
-from naiad.gateway.restrictions import Restriction
 from naiad.gateway.transports import has_tls, unwritten_bytes
 from naiad.gateway.turns import TASK_SECONDS, TURN_SECONDS
 from naiad.protocol.errors import RequestError
@@ -43,22 +41,6 @@ UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """In the socket's buffer, of a client that sends but does not read. Bodies stop below 3 MiB: uvloop
 says that the buffer is full at the write after the one that filled it, and each may hold 1 MiB and
 a frame."""
-
-OneRequest = Callable[[Buffer, OneRequestCall], Awaitable[None]]
-ManyRequests = Callable[[ManyRequestsCall], Awaitable[None]]
-
-
-class Method(NamedTuple):
-    """A method as it is served: one of the three is given."""
-
-    name: str
-    message_bytes_max: int
-    is_inference: bool = False
-    restriction: Restriction | None = None
-    is_elsewhere: bool = False
-    """It has a listener of its own, which is not this one."""
-    one: OneRequest | None = None
-    many: ManyRequests | None = None
 
 
 class House(Protocol):
@@ -303,16 +285,15 @@ class GrpcConnection(asyncio.Protocol):
             self.http2.send_end(stream, error_end(fault, is_all=True))
             return
         call: Call
-        name, bytes_max = method.name, method.message_bytes_max
-        if method.is_inference and method.one is not None:
-            call = InferenceCall(self, stream, head, caller, name, bytes_max, method.one)
-        elif method.one is not None:
-            call = OneRequestCall(self, stream, head, caller, name, bytes_max, method.one)
-        else:
-            call = ManyRequestsCall(self, stream, head, caller, name, bytes_max)
-        self.calls[stream] = call
-        if isinstance(call, ManyRequestsCall) and method.many is not None:
+        asked = Asked(stream, head, caller, method)
+        if method.many is not None:
+            call = ManyRequestsCall(self, asked)
             call.start(partial(method.many, call))
+        elif method.is_inference:
+            call = InferenceCall(self, asked)
+        else:
+            call = OneRequestCall(self, asked)
+        self.calls[stream] = call
         if is_ended:
             call.feed(memoryview(b""), is_ended=True)
 

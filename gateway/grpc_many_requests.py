@@ -12,10 +12,8 @@ from collections import deque
 from typing import Any, Final
 
 from naiad.client.requests import Buffer
-from naiad.gateway.grpc_call import Door, WorkingCall
-from naiad.gateway.grpc_codec.head import Head
+from naiad.gateway.grpc_call import Asked, Door, WorkingCall
 from naiad.gateway.grpc_codec.messages import PREFIX_BYTES
-from naiad.gateway.grpc_service import Caller
 
 UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """Messages of a stream that wait to be read; beyond, its client may not send more."""
@@ -26,16 +24,8 @@ UNSENT_BYTES_MAX: Final = 1024 * 1024
 class ManyRequestsCall(WorkingCall):
     """A call with messages both ways: an asynchronous iterator of requests, with `write`."""
 
-    def __init__(
-        self,
-        door: Door,
-        stream: int,
-        head: Head,
-        caller: Caller,
-        name: str,
-        message_bytes_max: int,
-    ) -> None:
-        super().__init__(door, stream, head, caller, name, message_bytes_max)
+    def __init__(self, door: Door, asked: Asked) -> None:
+        super().__init__(door, asked)
         self._messages: deque[tuple[bool, Buffer]] = deque()
         self._unread_bytes = 0
         self._untaken_bytes = 0

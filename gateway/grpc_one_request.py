@@ -6,37 +6,23 @@ comes is taken at once, and a second message ends the call.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 from naiad.client.requests import Buffer
 from naiad.gateway.calls import InferAnswer, InferCall
-from naiad.gateway.grpc_call import Door, WorkingCall
+from naiad.gateway.grpc_call import WorkingCall
 from naiad.gateway.grpc_codec.answers import encoded_answer
-from naiad.gateway.grpc_codec.head import Head
 from naiad.gateway.grpc_codec.messages import MessageFault
 from naiad.gateway.grpc_codec.wire import is_light
-from naiad.gateway.grpc_service import Caller, call_of
+from naiad.gateway.grpc_service import call_of
 from naiad.gateway.pending import Outcome, Pending
 from naiad.protocol.errors import NaiadError
 
 
 class OneRequestCall(WorkingCall):
-    """A call with one message. `answer` is given it and sends what it likes by `send`."""
+    """A call with one message. Its method's `one` is given it and sends what it likes."""
 
-    def __init__(
-        self,
-        door: Door,
-        stream: int,
-        head: Head,
-        caller: Caller,
-        name: str,
-        message_bytes_max: int,
-        answer: Callable[[Buffer, OneRequestCall], Awaitable[None]],
-    ) -> None:
-        super().__init__(door, stream, head, caller, name, message_bytes_max)
-        self._answer = answer
-        self._request: tuple[bool, Buffer] | None = None
+    _request: tuple[bool, Buffer] | None = None
 
     def feed(self, data: memoryview, *, is_ended: bool) -> None:
         self._door.http2.taken(self.stream, len(data))
@@ -57,7 +43,9 @@ class OneRequestCall(WorkingCall):
         self.start(partial(self._work, is_compressed, content))
 
     async def _work(self, is_compressed: bool, content: Buffer) -> None:
-        await self._answer(await self._plain(is_compressed, content), self)
+        answer = self._method.one
+        assert answer is not None, "a method of calls with one message"
+        await answer(await self._plain(is_compressed, content), self)
 
 
 class InferenceCall(OneRequestCall):

@@ -19,9 +19,10 @@ from naiad.client.requests import Buffer
 from naiad.gateway.access import Access
 from naiad.gateway.grpc_codec import reflection
 from naiad.gateway.grpc_codec.head import Head
-from naiad.gateway.grpc_connection import GrpcConnection, Method
+from naiad.gateway.grpc_connection import GrpcConnection
 from naiad.gateway.grpc_health import SERVICES, Health
 from naiad.gateway.grpc_many_requests import ManyRequestsCall
+from naiad.gateway.grpc_method import Method
 from naiad.gateway.grpc_one_request import OneRequestCall
 from naiad.gateway.grpc_service import Caller, Service
 from naiad.gateway.grpc_service import Method as ServiceMethod

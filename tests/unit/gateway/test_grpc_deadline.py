@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from naiad.gateway.grpc_call import DEADLINE_SLACK_SECONDS
+from naiad.gateway.grpc_call import DEADLINE_SLACK_SECONDS, Asked
 from naiad.gateway.grpc_codec.head import Head, error_end, fault_end
 from naiad.gateway.grpc_codec.status import Status
 from naiad.gateway.grpc_many_requests import ManyRequestsCall
+from naiad.gateway.grpc_method import Method
 from naiad.gateway.grpc_service import Caller
 from naiad.gateway.limits import Limits
 from naiad.protocol.errors import Code, Unavailable
@@ -47,7 +48,8 @@ class Door:
 async def ends_of(timeout_seconds: float | None) -> list[bytes]:
     door: Any = Door()
     head = Head(b"/s/m", timeout_seconds=timeout_seconds)
-    call = ManyRequestsCall(door, 1, head, Caller(False, False), "m", 1000)
+    asked = Asked(1, head, Caller(False, False), Method("m", 1000))
+    call = ManyRequestsCall(door, asked)
     call.fail(TIMEOUT)
     await asyncio.sleep(0)
     ends: list[bytes] = door.ends
