@@ -10,18 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from naiad.broker.core import events as e
+from naiad.broker.core.arguments import number_argument, text_argument, version_argument
 from naiad.broker.core.catalog import Catalog
 from naiad.broker.core.counters import MODELS_MAX, Counters
 from naiad.broker.core.listing import Listing
 from naiad.broker.core.log_settings import LogSettings
 from naiad.broker.core.named_regions import NamedRegions
-from naiad.broker.core.queries import (
-    Queries,
-    number_argument,
-    text_argument,
-    version_argument,
-)
+from naiad.broker.core.queries import Queries
 from naiad.broker.core.sessions import Session
+from naiad.broker.core.status import Status
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, NaiadError, RequestError
@@ -38,6 +35,7 @@ class Control:
         world: World,
         catalog: Catalog,
         queries: Queries,
+        status: Status,
         listing: Listing,
         counters: Counters,
         regions: NamedRegions,
@@ -67,7 +65,7 @@ class Control:
             "index": lambda s, c, a, p: listing.index(
                 s, c, ready_only=a.get("ready") is True, known_only=a.get("known") is True
             ),
-            "status": lambda s, c, a, p: queries.status(),
+            "status": lambda s, c, a, p: status.status(),
             "counters": lambda s, c, a, p: counters.piece(
                 str(a["after"]) if "after" in a else None, number_argument(a, "limit", MODELS_MAX)
             ),

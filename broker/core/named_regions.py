@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from naiad.broker.core.arguments import number_argument, text_argument
 from naiad.broker.core.closings import Closings, Opened
-from naiad.broker.core.events import SaveState, SendReply, StatNamedRegion
-from naiad.broker.core.queries import Json, number_argument, text_argument
+from naiad.broker.core.events import Json, SaveState, SendReply, StatNamedRegion
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import NAMED_REGION_BASE, NamedRegion, World
 from naiad.config.faults import listed

@@ -1,4 +1,7 @@
-"""What the broker tells about itself: health, metadata, statistics, index, status. Reads only."""
+"""What the broker tells about itself and its models: health, metadata, statistics, index.
+
+Reads only. What people look at (`naiad status`) is status'.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ from typing import Any, Final
 
 from naiad.broker.core.admission import Admission
 from naiad.broker.core.catalog import Catalog
-from naiad.broker.core.models import UNLOADED, Model, ModelState, ModelVersion
-from naiad.broker.core.shortages import why_not_whole
+from naiad.broker.core.models import UNLOADED, Model, ModelState
 from naiad.broker.core.world import World
 from naiad.config.model import TensorConfig
 from naiad.protocol.errors import RequestError
@@ -197,120 +199,12 @@ class Queries:
             "spares": sum(1 for slot in world.slots.values() if slot.is_empty),
         }
 
-    def status(self) -> Json:
-        """Everything `naiad status` shows."""
-        world = self._world
-        return {
-            "server": self.server(),
-            "models": [self._model(m, one) for m in world.models.values() for one in _shown(m)]
-            + [
-                {"name": m.name, "version": None, "state": "UNAVAILABLE", "reason": m.failure}
-                for m in world.models.values()
-                if not m.versions and m.failure
-            ],
-            "instances": self._instances(),
-            "sessions": [
-                {
-                    "id": f"{one.key:x}",
-                    "role": one.role,
-                    "pid": one.pid,
-                    "connected": one.connected,
-                    "in_flight": len(one.jobs),
-                    "inline_bytes": one.bytes,
-                    "regions": len(one.regions),
-                    "leases": len(one.leases),
-                }
-                for one in world.sessions.values()
-            ],
-            "counters": world.counters.to_json(),
-        }
-
     def _phase(self) -> str:
         if self._world.draining:
             return "draining"
         if self._world.recovering:
             return "recovering"
         return "serving" if self._catalog.settled_once else "loading"
-
-    def _model(self, model: Model, version: ModelVersion) -> Json:
-        now_ns = self._world.now_ns
-        oldest_ns = version.queue.oldest_ns()
-        reason = version.reason or model.failure or why_not_whole(self._world, version)
-        return {
-            "name": version.name,
-            "version": version.version,
-            "state": str(version.state),
-            "ready": version.is_ready,
-            "reason": reason,
-            "instances": len(version.instances),
-            "instances_ready": sum(1 for one in version.instances if one.serves),
-            "queued": version.queue.waiting,
-            "executing": version.executing,
-            "oldest_pending_s": (now_ns - oldest_ns) / 1e9 if oldest_ns else 0.0,
-            "restarts": sum(one.restarts for one in version.instances),
-            "load_s": version.load_ns / 1e9,
-            "next_retry_s": max(0, version.next_retry_ns - now_ns) / 1e9,
-            "backend": version.config.backend,
-        }
-
-    def _instances(self) -> list[Json]:
-        world = self._world
-        rows = []
-        for instance in world.instances.values():
-            slot = instance.slot
-            running = slot.current if slot is not None else None
-            rows.append(
-                {
-                    "name": instance.name,
-                    "model": instance.model.name,
-                    "version": instance.model.version,
-                    "device": instance.device,
-                    "state": str(instance.state),
-                    "restarts": instance.restarts,
-                    "slot": slot.name if slot else "",
-                    "pid": slot.pid if slot else 0,
-                    "executing_s": (world.now_ns - running.start_ns) / 1e9 if running else 0.0,
-                }
-            )
-        for slot in world.slots.values():
-            if slot.instance is None:
-                state = "LOST" if slot.silent else "EXITED" if slot.stopping else "SPARE"
-                rows.append(
-                    {
-                        "name": "",
-                        "model": "",
-                        "version": None,
-                        "device": slot.device,
-                        "state": state,
-                        "restarts": 0,
-                        "slot": slot.name,
-                        "pid": slot.pid,
-                        "executing_s": 0.0,
-                    }
-                )
-        return rows
-
-
-def version_argument(arguments: dict[str, Any]) -> int:
-    """The `version` of a control call: an integer, or absent for any."""
-    version = arguments.get("version", ANY_VERSION)
-    if type(version) is not int or version < ANY_VERSION:
-        raise RequestError(f"version: expected a number of at least 0, got {version!r}")
-    return version
-
-
-def text_argument(arguments: dict[str, Any], name: str) -> str:
-    value = arguments.get(name)
-    if type(value) is not str or not value:
-        raise RequestError(f"{name}: expected a non-empty string, got {value!r}")
-    return value
-
-
-def number_argument(arguments: dict[str, Any], name: str, default: int | None = None) -> int:
-    value = arguments.get(name, default)
-    if type(value) is not int or value < 0:
-        raise RequestError(f"{name}: expected a number of at least 0, got {value!r}")
-    return value
 
 
 def _is_well(model: Model) -> bool:
@@ -320,7 +214,3 @@ def _is_well(model: Model) -> bool:
         if not (one.is_ready or one.reason == UNLOADED or one.state is ModelState.UNLOADING):
             return False
     return True
-
-
-def _shown(model: Model) -> list[ModelVersion]:
-    return [*model.versions.values(), *model.incoming.values()]

@@ -8,13 +8,16 @@ actions say, in their order. The parts share one World; each has one concern:
     admission   a request in                 dispatch    batches out
     accounts    what users have in flight    lanes       whose turn it is
     results     results in                   withdrawal  requests that end without a result
+    answers     to clients, once each        deadlines   of what is queued
     fleet       processes wanted, stopped    loading     instances into slots
-    deaths      what dead workers had        endings     versions that serve no more
-    catalog     models load and unload       scans       what is asked of the repository
-    generation  what was found there         succession  which generation serves
-    saved_models  for a next broker          control     operations
-    memory      regions and leases           recovery    after a restart of the broker
-    drain       the end
+    deaths      what dead workers had        restarts    when instances start again
+    catalog     models load and unload       endings     versions that serve no more
+    scans       what is asked of the repository, and generation: what was found there
+    succession  which generation serves      uploads     files that came with loads
+    memory      regions and leases           named_regions, closings   those of the server
+    control     operations, answered by queries, status, listing, counters, log_settings
+    recovery    after a restart of the broker, with saved_models
+    drain       the end                      invariants  what tests check after each step
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from naiad.broker.core.dispatch import Dispatch
 from naiad.broker.core.drain import Drain
 from naiad.broker.core.endings import Endings
 from naiad.broker.core.fleet import Fleet
-from naiad.broker.core.job import JobState
+from naiad.broker.core.invariants import check_invariants
 from naiad.broker.core.listing import Listing
 from naiad.broker.core.loading import Loading
 from naiad.broker.core.log_settings import LogSettings
@@ -52,6 +55,7 @@ from naiad.broker.core.saved_models import (
     saved_failures,
     saved_models,
 )
+from naiad.broker.core.status import Status
 from naiad.broker.core.uploads import Uploads
 from naiad.broker.core.withdrawal import Withdrawal
 from naiad.broker.core.worker_events import WorkerEvents
@@ -160,6 +164,7 @@ class Scheduler:
             self.world,
             self._catalog,
             queries,
+            Status(self.world, queries),
             self._listing,
             Counters(self.world, queries),
             self._regions,
@@ -320,36 +325,6 @@ class Scheduler:
         actions, self.world.actions = self.world.actions, []
         return actions
 
-    # --- for tests ---------------------------------------------------------------------
-
     def check_invariants(self) -> None:
-        """Assert what must hold between two calls of handle()."""
-        world = self.world
-        placed = {id(job) for job in world.jobs()}
-        for model in {one.model for one in world.instances.values()}:
-            model.queue.check_invariants()
-            for job in model.queue.jobs():
-                assert job.state is JobState.QUEUED, job
-                assert id(job) in placed, f"{job} is queued but its session does not know it"
-            early = 0
-            for instance in model.instances:
-                slot = instance.slot
-                if slot is None:
-                    continue
-                assert slot.instance is instance
-                for batch in slot.batches():
-                    rows = sum(job.rows for job in batch.jobs if job is not None)
-                    assert batch.keys or rows <= max(1, model.batch_policy.rows_max)
-                assert slot.current or not slot.ahead, "an early batch without a running one"
-                for batch in slot.ahead:
-                    jobs = [job for job in batch.jobs if job is not None]
-                    early += sum(job.state is JobState.EARLY for job in jobs)
-            counted = sum(level.early for level in model.queue.all_levels())
-            assert counted == early, f"{model}: {counted} early jobs counted, {early} there"
-        for session in world.sessions.values():
-            for ident, job in session.jobs.items():
-                assert job.request.id == ident
-                assert job.state in (JobState.QUEUED, JobState.EARLY, JobState.EXECUTING), job
-            inline = sum(job.inline_bytes for job in session.jobs.values())
-            assert session.bytes == inline, f"{session.bytes} bytes counted, {inline} there"
-            session.accounts.check_invariants(list(session.jobs.values()))
+        """For tests: assert what must hold between two calls of handle()."""
+        check_invariants(self.world)
