@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, MutableSequence
+from collections.abc import Callable, Mapping, MutableSequence
 from typing import Any, Final
 
 from google.protobuf import json_format
@@ -38,13 +38,16 @@ def message_to_json(message: Message) -> tuple[Json, list[Fault]]:
     return _to_json(message, "", faults), faults
 
 
-def json_to_message(config: Mapping[str, Any]) -> Message:
+def json_to_message(
+    config: Mapping[str, Any], kind: Callable[[], Message] = ModelConfig
+) -> Message:
     """The message of a JSON config; unknown fields are rejected, as are values of a wrong type.
+    `kind`: of a message that is a part of one.
 
     As protobuf's JSON: camelCase names and int64 as strings are accepted too, and enum names in
     any case as Triton's parser does. Raises RequestError "Invalid config override: ...".
     """
-    message = ModelConfig()
+    message = kind()
     try:
         json_format.ParseDict(_upper_enums(config, message.DESCRIPTOR), message)
     except json_format.ParseError as error:

@@ -173,7 +173,8 @@ class Service:
     async def system_shared_memory_status(self, data: Buffer, caller: Caller) -> bytes:
         _check_regions(caller)
         request = _parsed(pb.SystemSharedMemoryStatusRequest, data)
-        return documents.system_regions(await self._plane.region_status(request.name, "system"))
+        rows = await self._plane.region_status(request.name, "system")
+        return await self._plane.long_work.run(0, documents.system_regions(rows))
 
     async def system_shared_memory_register(self, data: Buffer, caller: Caller) -> bytes:
         _check_regions(caller)
@@ -192,7 +193,8 @@ class Service:
     async def cuda_shared_memory_status(self, data: Buffer, caller: Caller) -> bytes:
         _check_regions(caller)
         request = _parsed(pb.CudaSharedMemoryStatusRequest, data)
-        return documents.cuda_regions(await self._plane.region_status(request.name, "cuda"))
+        rows = await self._plane.region_status(request.name, "cuda")
+        return await self._plane.long_work.run(0, documents.cuda_regions(rows))
 
     async def cuda_shared_memory_register(self, data: Buffer, caller: Caller) -> bytes:
         _check_regions(caller)

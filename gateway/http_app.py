@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
@@ -38,6 +37,7 @@ from naiad.gateway.http_parameters import (
 from naiad.gateway.http_request import checked_size
 from naiad.gateway.http_routes import Route
 from naiad.gateway.http_status import HttpError, from_fault
+from naiad.gateway.json_documents import document_text
 from naiad.gateway.large_load import load_parameters
 from naiad.gateway.page.document import document
 from naiad.gateway.page.watch import Watch
@@ -269,9 +269,13 @@ class HttpApp:
 
     async def _shared(self, question: Hashable, ask: Callable[[], Awaitable[Any]]) -> Response:
         async def answer() -> Response:
-            return _json(await ask())
+            return await self._json(await ask())
 
         return await self._plane.shared.get(question, answer)
+
+    async def _json(self, found: Any) -> Response:
+        """What the broker told, which may be of hundreds of inputs, models or batch sizes."""
+        return Response(200, [await self._plane.long_work.run(0, document_text(found))])
 
     # --- the repository --------------------------------------------------------------------------
 
@@ -305,12 +309,12 @@ class HttpApp:
     async def _logging(self, route: Route, given: Json) -> Response:
         """A POST changes what it names; null changes nothing, as in Triton."""
         changes = {name: value for name, value in given.items() if value is not None}
-        return _json(await self._plane.log_settings(changes))
+        return await self._json(await self._plane.log_settings(changes))
 
     # --- shared memory ---------------------------------------------------------------------------
 
     async def _shm_status(self, route: Route, given: Json) -> Response:
-        return _json(await self._plane.region_status(route.region, _kind(route)))
+        return await self._json(await self._plane.region_status(route.region, _kind(route)))
 
     async def _shm_register(self, route: Route, given: Json) -> Response:
         if _kind(route) == "cuda":
@@ -353,11 +357,6 @@ def _handle(given: Json) -> bytes:
     if len(found) != HANDLE_BYTES:
         raise RequestError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
     return found
-
-
-def _json(found: Any) -> Response:
-    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
-    return Response(200, [text.encode("utf-8", "backslashreplace")])
 
 
 def _unsupported(what: str) -> Handler:

@@ -13,7 +13,9 @@ from naiad.config.model import ModelConfig
 from naiad.config.normalise import normalise
 from naiad.config.pbtxt import parse
 from naiad.gateway.grpc_codec import documents
+from naiad.gateway.json_documents import value_count
 from naiad.gateway.long_work import Steps
+from naiad.protocol.errors import RequestError
 from support.steps import ended
 
 CONFIG = b"""
@@ -110,46 +112,114 @@ def test_regions_by_name_without_what_the_message_does_not_have() -> None:
     row = {"name": "r", "key": "/k", "offset": 8, "byte_size": 64, "id": 2**62}
 
     message = service_pb2.SystemSharedMemoryStatusResponse.FromString(
-        documents.system_regions([row])
+        written(documents.system_regions([row]))
     )
 
     assert message.regions["r"].key == "/k"
     assert (message.regions["r"].offset, message.regions["r"].byte_size) == (8, 64)
 
 
-def test_no_step_writes_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of hundreds of inputs, outputs or models; all of them arrive, in their order."""
-    rows: list[int] = []
+def batches(count: int) -> list[dict[str, Any]]:
+    leaf = {"count": 1, "ns": 2}
+    return [{"batch_size": size, "compute_input": leaf} for size in range(1, count)]
+
+
+MANY = 300
+LONG_STATISTICS = {
+    "model_stats": [
+        {"name": "before"},
+        {"name": "m", "version": "1", "batch_stats": batches(MANY), "inference_count": 5},
+        {"name": "behind", "batch_stats": batches(3)},
+        *[{"name": f"m{number}"} for number in range(MANY)],
+        {"name": "last", "batch_stats": batches(MANY), "unknown": batches(MANY)},
+    ],
+    "unknown": batches(MANY),
+}
+TENSORS = [{"name": f"t{number}", "datatype": "FP32", "shape": [1]} for number in range(MANY)]
+SPEC = {"batch_size": 1, "input": {"x": {"dim": ["7", "8"]}}}
+LONG_CONFIG = {
+    "name": "m",
+    "max_batch_size": 8,
+    "input": [{"name": f"t{number}", "data_type": "TYPE_FP32"} for number in range(MANY)],
+    "optimization": {
+        "priority": "PRIORITY_MAX",
+        "cuda": {"graphs": True, "graph_spec": [SPEC] * MANY, "busy_wait_events": True},
+    },
+    "dynamic_batching": {
+        "preferred_batch_size": [*range(2 * MANY)],
+        "priority_queue_policy": {str(level): {"max_queue_size": level} for level in range(MANY)},
+        "preserve_ordering": True,
+    },
+    "parameters": {f"k{number}": {"string_value": "v"} for number in range(MANY)},
+    "metric_tags": {f"k{number}": "v" for number in range(MANY)},
+}
+LONG_ENSEMBLE = {
+    "name": "m",
+    "ensemble_scheduling": {
+        "step": [
+            {"model_name": f"m{number}", "model_version": -1, "input_map": {"a": "b", "c": "d"}}
+            for number in range(MANY)
+        ]
+    },
+}
+REGIONS = [
+    {"name": f"r{n}", "key": "/k", "offset": n, "byte_size": 64, "id": n} for n in range(MANY)
+]
+
+
+@pytest.mark.parametrize(
+    ("write", "document", "message"),
+    [
+        (documents.model_metadata, {"name": "m", "inputs": TENSORS, "outputs": TENSORS},
+         service_pb2.ModelMetadataResponse),
+        (documents.model_config, LONG_CONFIG, service_pb2.ModelConfigResponse),
+        (documents.model_config, LONG_ENSEMBLE, service_pb2.ModelConfigResponse),
+        (documents.statistics, LONG_STATISTICS, service_pb2.ModelStatisticsResponse),
+        (documents.index, [{"name": f"m{number}", "version": "1"} for number in range(MANY)],
+         service_pb2.RepositoryIndexResponse),
+        (documents.system_regions, REGIONS, service_pb2.SystemSharedMemoryStatusResponse),
+        (documents.cuda_regions, REGIONS, service_pb2.CudaSharedMemoryStatusResponse),
+    ],
+    ids=["metadata", "config", "ensemble", "statistics", "index", "system regions", "cuda regions"],
+)  # fmt: skip
+def test_no_step_writes_many_values(
+    write: Any, document: Any, message: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they are in it; and all of them arrive, in their order. What a message does not know
+    costs nothing."""
+    sizes: list[int] = []
     parse = json_format.ParseDict
 
-    def counted(document: Any, *args: Any, **more: Any) -> Any:
-        rows.append(sum(len(one) for one in document.values() if isinstance(one, list)))
-        return parse(document, *args, **more)
+    def counted(part: Any, *args: Any, **more: Any) -> Any:
+        known = {key: value for key, value in part.items() if key != "unknown"}
+        sizes.append(value_count(known, 1 << 30))
+        return parse(part, *args, **more)
 
     monkeypatch.setattr(json_format, "ParseDict", counted)
-    names = [f"t{number}" for number in range(101)]
-    tensors = [{"name": name, "datatype": "FP32", "shape": [1]} for name in names]
-    metadata = service_pb2.ModelMetadataResponse.FromString(
-        written(documents.model_metadata({"name": "m", "inputs": tensors, "outputs": tensors}))
+    data = written(write(document))
+    assert len(sizes) > 2
+    assert max(sizes) <= documents.VALUES_PER_STEP + len("{[")
+    monkeypatch.undo()
+    whole: Any = document
+    if isinstance(document, list):
+        rows = {row["name"]: row for row in document}
+        whole = {"models": document} if write is documents.index else {"regions": rows}
+    if write is documents.model_config:
+        whole = {"config": whole}
+    assert message.FromString(data) == json_format.ParseDict(
+        whole, message(), ignore_unknown_fields=True
     )
-    assert metadata.name == "m"
-    assert [one.name for one in metadata.inputs] == names
-    assert [one.name for one in metadata.outputs] == names
 
-    inputs = [{"name": name, "data_type": "TYPE_FP32", "dims": [1]} for name in names]
-    config = service_pb2.ModelConfigResponse.FromString(
-        written(documents.model_config({"name": "m", "input": inputs, "output": inputs[:3]}))
-    ).config
-    assert config.name == "m"
-    assert [one.name for one in config.input] == names
-    assert [one.name for one in config.output] == names[:3]
 
-    models = [{"name": name, "version": "1"} for name in names]
-    statistics = service_pb2.ModelStatisticsResponse.FromString(
-        written(documents.statistics({"model_stats": models}))
-    )
-    assert [one.name for one in statistics.model_stats] == names
-    index = service_pb2.RepositoryIndexResponse.FromString(written(documents.index(models)))
-    assert [one.name for one in index.models] == names
-    assert sum(rows) == 5 * 101 + 3
-    assert max(rows) <= documents.ROWS_PER_STEP
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"optimization": {"cuda": {"graph_spec": [SPEC] * MANY + [{"nothing": 1}]}}}, "nothing"),
+        ({"nothing": batches(MANY)}, "nothing"),
+        ({"name": batches(MANY)}, "name"),
+        ({"max_batch_size": {str(number): 1 for number in range(MANY)}}, "max_batch_size"),
+    ],
+)
+def test_a_long_document_that_is_no_configuration(part: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        written(documents.model_config({"name": "m", **part}))
