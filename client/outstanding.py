@@ -29,7 +29,7 @@ IDS_PER_MESSAGE_MAX: Final = 2048
 """Keeps CANCEL far below the limits of a header and of an array."""
 
 _NS_PER_US: Final = 1000
-_HELD: Final = (str(Code.TIMEOUT), str(Code.CANCELLED))
+_HELD: Final = (str(Code.TIMEOUT), str(Code.CANCELLED), str(Code.WORKER_DIED))
 """After an answer with these codes a worker may still use the request's memory, until RELEASED."""
 
 

@@ -133,7 +133,8 @@ class Answers:
             self._released(job)
 
     def withdraw(self, job: Job, fault: NaiadError) -> None:
-        """End a queued job early (cancelled, expired): its answer and RELEASED in one go."""
+        """End a job that no worker has any more with an error after which its client waits for
+        RELEASED (timeout, cancelled, worker_died): both in one go."""
         self.fail(job, fault)
         self._released(job)
 

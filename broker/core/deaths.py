@@ -179,7 +179,7 @@ class Deaths:
                 elif suspected and self._judge(job, alone, reason):
                     guilty = True
                 elif begun and not job.retryable:
-                    self._answers.fail(job, _died(job, reason))
+                    self._answers.withdraw(job, _died(job, reason))
                 else:
                     guilty = guilty or (suspected and alone and job.suspect)
                     if suspected and not truncated:

@@ -19,7 +19,7 @@ from support.simulated_time import MICROSECOND, MILLISECOND, Connection
 if TYPE_CHECKING:
     from support.simulated_server import Server
 
-HELD_CODES = (str(Code.TIMEOUT), str(Code.CANCELLED))
+HELD_CODES = (str(Code.TIMEOUT), str(Code.CANCELLED), str(Code.WORKER_DIED))
 
 
 class SimulatedClient:

@@ -100,6 +100,7 @@ def test_without_retry_the_executing_request_fails_and_the_waiting_one_runs() ->
     bench.ask(1, 2)
     slot = replaced(bench, slot, executing=executing_id(bench, slot))
     assert bench.error(1)[0] == Code.WORKER_DIED
+    assert bench.order == [("answer", 1), ("released", 1)], "a client waits for both"
     bench.finish(slot)
     assert bench.is_answered(2)
 
@@ -115,6 +116,7 @@ def test_a_request_whose_output_overlaps_its_input_is_not_run_twice() -> None:
     bench.do(e.RequestsArrived(CLIENT, (request,), []))
     bench.dies(slot, executing=executing_id(bench, slot))
     assert bench.error(1)[0] == Code.WORKER_DIED
+    assert bench.released[CLIENT] == [1]
 
 
 def test_a_truncated_region_fails_the_guilty_and_counts_no_crash() -> None:

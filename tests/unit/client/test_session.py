@@ -487,7 +487,7 @@ def test_a_region_that_brokers_die_of_is_not_offered_again(wire: Wire) -> None:
 # --- memory --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", ["timeout", "cancelled"])
+@pytest.mark.parametrize("code", ["timeout", "cancelled", "worker_died"])
 def test_memory_is_held_until_released(wire: Wire, code: str) -> None:
     wire.connect()
     ident = wire.submit(memory="memory", place=REGION)
