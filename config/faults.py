@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
+RELEASE: Final = "not in this release"
+"""What is refused by name: tools and people look for these words."""
 SUGGESTION_CUTOFF: Final = 0.6
 WORD_CHARS_MAX: Final = 100
 """Comparing words takes time that grows with the square of their length."""

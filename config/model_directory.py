@@ -15,6 +15,7 @@ from typing import Final
 
 from naiad.config.backends import WELL_KNOWN_FILES
 from naiad.config.entries import DIRECTORY, FILE, NOTHING, is_broken_link, what_is_at
+from naiad.config.execution_accelerators import accelerator_warnings
 from naiad.config.faults import Fault, listed, without_roots
 from naiad.config.fingerprint import fingerprint
 from naiad.config.labels import Labels, read_labels
@@ -23,7 +24,7 @@ from naiad.config.names import inner_path_fault, model_name_fault, printable, sp
 from naiad.config.normalise import complete, normalise
 from naiad.config.pbtxt import CONFIG_BYTES_MAX, FILE_NAME, Parsed, parse
 from naiad.config.proto_json import message_to_json, override_to_message
-from naiad.config.refusals import accelerator_warnings, refusals
+from naiad.config.refusals import refusals
 from naiad.config.refusals import warnings as config_warnings
 from naiad.config.surroundings import CPU_ONLY, Surroundings
 from naiad.config.validate import validate

@@ -6,14 +6,9 @@ the operator would believe to be in force; hints on speed that are merely not fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from naiad.config.accelerators import (
-    GPU_ACCELERATORS,
-    accelerator_faults,
-    accelerator_name_fault,
-)
 from naiad.config.backend_parameters import parameter_warnings
 from naiad.config.backends import (
     ENSEMBLE,
@@ -24,21 +19,16 @@ from naiad.config.backends import (
     way_out,
 )
 from naiad.config.cuda_graphs import graph_warnings
-from naiad.config.faults import did_you_mean, listed
+from naiad.config.execution_accelerators import accelerator_refusals
+from naiad.config.faults import RELEASE, did_you_mean, listed
 from naiad.config.model import InstanceGroup, ModelConfig, TensorConfig, messages
 from naiad.config.surroundings import gpu_devices
 
-RELEASE: Final = "not in this release"
 GPUS_HIDDEN: Final = (
     "if `nvidia-smi -L` lists one here, look at --gpus and CUDA_VISIBLE_DEVICES (a container needs "
     "`docker run --gpus all`)"
 )
 """Why a server may not see what is there."""
-_ACCELERATED_KINDS: Final = {
-    "gpu_execution_accelerator": "KIND_GPU",
-    "cpu_execution_accelerator": "KIND_CPU",
-}
-"""Which instances an accelerator is for."""
 _HOST_POLICIES_MEANT_ANYWAY: Final = ("", "cpu", "model")
 
 
@@ -59,7 +49,7 @@ def refusals(
         *_scheduling(config),
         *_tensors(config),
         *_instances(config),
-        *_accelerators(config),
+        *accelerator_refusals(config),
         *_surroundings(config),
     ]
 
@@ -233,54 +223,6 @@ def _is_default_host_policy(group: InstanceGroup) -> bool:
     return group.host_policy in _HOST_POLICIES_MEANT_ANYWAY or group.host_policy in {
         f"gpu_{gpu}" for gpu in group.gpus
     }
-
-
-def _accelerators(config: ModelConfig) -> Iterator[str]:
-    """An accelerator of a device that no instance is on, or of an engine, passes: see warnings."""
-    for key, kind in _ACCELERATED_KINDS.items():
-        if _no_use(config, kind):
-            continue
-        where = f"optimization.execution_accelerators.{key}"
-        takes = (config.backend, kind) == ("onnxruntime", "KIND_GPU")
-        for name, parameters in _accelerators_of(config, key):
-            if not takes:
-                yield (
-                    f"{where} {name}: accelerators are {RELEASE}; remove them to run with the "
-                    "backend's own execution"
-                )
-            elif name not in GPU_ACCELERATORS:
-                yield f"{where}: {accelerator_name_fault(name)}"
-            else:
-                for fault in accelerator_faults(name, parameters):
-                    yield f"optimization.execution_accelerators: {fault}"
-
-
-def accelerator_warnings(config: ModelConfig) -> Iterator[str]:
-    """Of a normalised config: accelerators without an effect, misspelt or not."""
-    for key, kind in _ACCELERATED_KINDS.items():
-        names = [name for name, _ in _accelerators_of(config, key)]
-        why = _no_use(config, kind)
-        if names and why:
-            yield (
-                f"optimization.execution_accelerators.{key} {listed(names)} has no effect: {why}"
-            )
-
-
-def _no_use(config: ModelConfig, kind: str) -> str:
-    """Why accelerators for instances of this kind have no effect; empty when they would."""
-    if config.backend == "tensorrt":
-        return "the model is an engine, whose precision and memory were chosen when it was built"
-    kinds = {group.kind for group in config.instance_groups}
-    return "" if kind in kinds else f"no instance is {kind}"
-
-
-def _accelerators_of(config: ModelConfig, key: str) -> list[tuple[str, Mapping[str, str]]]:
-    """Names and parameters, in the order of the file."""
-    optimization = config.raw.get("optimization") or {}
-    accelerators: Mapping[str, Any] = optimization.get("execution_accelerators") or {}
-    return [
-        (item.get("name", ""), item.get("parameters") or {}) for item in messages(accelerators, key)
-    ]
 
 
 def _surroundings(config: ModelConfig) -> Iterator[str]:

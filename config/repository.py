@@ -199,9 +199,38 @@ def _candidates(repository: str, notes: list[str]) -> list[str] | RepositoryFaul
     text_fault = path_text_fault(repository)
     if text_fault is not None:
         return RepositoryFault("not_utf8", repository, f"model repository {text_fault}")
+    entries = _entries(repository)
+    if isinstance(entries, RepositoryFault):
+        return entries
+    if looks_like_model(repository, [entry.name for entry in entries]):
+        parent, name = os.path.split(repository)
+        return RepositoryFault(
+            "model_folder",
+            repository,
+            f"{shown} is one model's folder, not a model repository; give its parent "
+            f"{printable(parent)} (to serve this one alone: `naiad serve --control-mode explicit "
+            f"--load-model {printable(name)} {printable(parent)}`)",
+        )
+    names = [entry.name for entry in entries if _is_candidate(entry, notes)]
+    if not names:
+        return RepositoryFault(
+            "empty",
+            repository,
+            f"model repository {shown} holds no models; each model is a directory such as "
+            f"{os.path.join(repository, 'mymodel', '1', 'model.onnx')}",
+        )
+    if len(names) > MODELS_MAX:
+        message = f"model repository {shown} holds {len(names)} directories, at most {MODELS_MAX}"
+        return RepositoryFault("too_many", repository, f"{message} can be models; is it the right?")
+    return names
+
+
+def _entries(repository: str) -> list[os.DirEntry[str]] | RepositoryFault:
+    """What lies there, by name, or why nobody can look."""
+    shown = printable(repository)
     try:
         with os.scandir(repository) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+            return sorted(entries, key=lambda entry: entry.name)
     except FileNotFoundError:
         return RepositoryFault(
             "missing",
@@ -226,27 +255,6 @@ def _candidates(repository: str, notes: list[str]) -> list[str] | RepositoryFaul
                 else "give this user the right to read and enter it"
             ),
         )
-    if looks_like_model(repository, [entry.name for entry in found]):
-        parent, name = os.path.split(repository)
-        return RepositoryFault(
-            "model_folder",
-            repository,
-            f"{shown} is one model's folder, not a model repository; give its parent "
-            f"{printable(parent)} (to serve this one alone: `naiad serve --control-mode explicit "
-            f"--load-model {printable(name)} {printable(parent)}`)",
-        )
-    names = [entry.name for entry in found if _is_candidate(entry, notes)]
-    if not names:
-        return RepositoryFault(
-            "empty",
-            repository,
-            f"model repository {shown} holds no models; each model is a directory such as "
-            f"{os.path.join(repository, 'mymodel', '1', 'model.onnx')}",
-        )
-    if len(names) > MODELS_MAX:
-        message = f"model repository {shown} holds {len(names)} directories, at most {MODELS_MAX}"
-        return RepositoryFault("too_many", repository, f"{message} can be models; is it the right?")
-    return names
 
 
 def _is_candidate(entry: os.DirEntry[str], notes: list[str]) -> bool:

@@ -15,9 +15,10 @@ from naiad.config.accelerators import (
     accelerator_faults,
     accelerator_options,
 )
+from naiad.config.execution_accelerators import accelerator_warnings
 from naiad.config.model import ModelConfig
 from naiad.config.normalise import normalise
-from naiad.config.refusals import accelerator_warnings, refusals
+from naiad.config.refusals import refusals
 from naiad.config.surroundings import Surroundings
 
 GPU = Surroundings(("onnxruntime", "tensorrt"), ("cpu", "gpu:a"))
