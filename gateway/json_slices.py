@@ -41,6 +41,11 @@ SPACE_BYTES_MAX: Final = 128
 """Around a comma at which a text may be cut. Longer runs are gone before: see json_spaces."""
 
 _ARRAY: Final = re.compile(rb'"data"\s*:\s*\[')
+_ESCAPE: Final = b"\\u00"
+"""A key may be written with it, for which one looks five times as long."""
+_ESCAPED_ARRAY: Final = re.compile(
+    rb'"(?:d|\\u0064)(?:a|\\u0061)(?:t|\\u0074)(?:a|\\u0061)"\s*:\s*\['
+)
 _BRACKET: Final = re.compile(rb"[\[\]]")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]"))
 _NEVER_BEFORE_COMMA: Final = b"[{,:"
@@ -119,11 +124,16 @@ def cut_out(text: memoryview, mark: str) -> Generator[None, None, Cut[list[Slice
     Raises RequestError for a text that cannot be read without holding up others.
     """
     cut: Cut[list[Slice]] = Cut(mark, "arrays of 'data'")
-    position = 0
+    position, pattern = 0, _ARRAY
     for _ in range(ARRAYS_MAX + 1):
-        found = _ARRAY.search(text, position, position + REST_BYTES_MAX + 1)
+        stop = position + REST_BYTES_MAX + 1
+        found = pattern.search(text, position, stop)
+        before = bytes(text[position : stop if found is None else found.start()])
+        if pattern is _ARRAY and _ESCAPE in before:
+            pattern = _ESCAPED_ARRAY
+            found = pattern.search(text, position, stop)
         if found is None:
-            cut.keep(bytes(text[position : position + REST_BYTES_MAX + 1]))
+            cut.keep(bytes(text[position:stop]))
             return cut
         slices = yield from _slices(text, found.end())
         end = slices[-1].end

@@ -108,3 +108,25 @@ def test_long_strings_beside_arrays_are_read_by_who_knows_them() -> None:
         more = f',"{key}":{value % ("x" * 100_000)}'
         text = body(f"[{ONES}]", "INT32", 40_000, more).replace(b'"id":"5",', b"")
         assert in_slices(text) == at_once(text)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [r"\u0064ata", r"d\u0061ta", r"da\u0074a", r"dat\u0061", r"\u0064\u0061\u0074\u0061"],
+)
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_key_may_be_written_with_escapes(key: str, at: int) -> None:
+    def tensor(number: int) -> str:
+        name = key if number == at else "data"
+        return f'{{"{name}" : [{ONES}],"name":"I","datatype":"INT32","shape":[40000]}}'
+
+    more = r'"parameters":{"mine":"\u0061\"data\":[1,2"}'
+    text = f'{{"inputs":[{",".join(map(tensor, range(3)))}],{more}}}'.encode()
+    assert len(cut(text).taken) == 3
+    assert in_slices(text) == at_once(text)
+
+
+@pytest.mark.parametrize("key", [r"d\\u0061ta", r"\u0044ata", r"dat\u0061x", r"\"d\u0061ta"])
+def test_other_keys_are_others(key: str) -> None:
+    text = f'{{"inputs":[],"x":{{"{key}":[{",".join(["1"] * 1000)}]}}}}'.encode()
+    assert in_slices(text) == at_once(text)
