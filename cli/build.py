@@ -140,16 +140,7 @@ def build(
             ExitCode.USAGE,
         )
     builder = EngineBuilder(toolkit, Messages(is_verbose=verbose))
-    inputs, outputs = builder.parse(source.onnx)
-    try:
-        config = complete_config(source.config, inputs, outputs)
-        declared = {tensor.name: tensor.dims or () for tensor in inputs}
-        profiles = choose_profiles(config, declared, requests)
-    except NaiadError as fault:
-        raise refused(fault) from fault
-    if source.config.max_batch_size <= 0 < config.max_batch_size and requests:
-        greatest = max(most for _, most in batch_sizes(profiles))
-        config = config.with_fields(max_batch_size=greatest)
+    config, profiles = _completed(source, builder, requests)
     json = plan_config(config, os.path.basename(plan_path), profiles)
     text = render(json)
     limits = Limits((workspace_mib or 0) * MIB, capabilities)
@@ -178,6 +169,23 @@ def build(
         complain(f"{written}: written{choose}")
     else:
         click.echo(text, nl=False)
+
+
+def _completed(
+    source: Source, builder: EngineBuilder, requests: Sequence[ProfileRequest]
+) -> tuple[ModelConfig, list[Profile]]:
+    """The config with what the ONNX says, and the profiles to build for."""
+    inputs, outputs = builder.parse(source.onnx)
+    try:
+        config = complete_config(source.config, inputs, outputs)
+        declared = {tensor.name: tensor.dims or () for tensor in inputs}
+        profiles = choose_profiles(config, declared, requests)
+    except NaiadError as fault:
+        raise refused(fault) from fault
+    if source.config.max_batch_size <= 0 < config.max_batch_size and requests:
+        greatest = max(most for _, most in batch_sizes(profiles))
+        config = config.with_fields(max_batch_size=greatest)
+    return config, profiles
 
 
 def _batch_notes(config: ModelConfig, json: Json, profiles: Sequence[Profile]) -> Iterator[str]:

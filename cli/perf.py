@@ -99,16 +99,28 @@ def measured(
                         _awaited(where, workload, concurrency, seconds, is_shared, progress)
                     )
                 else:
-                    requests = [workload.inline] * concurrency
-                    if is_shared:
-                        regions = [client.region(workload.region_bytes) for _ in requests]
-                        requests = [workload.shared(region) for region in regions]
-                    tally = Tally(seconds)
-                    closed_loop(client, requests, tally, progress.tick)
+                    tally = _blocked(client, workload, concurrency, seconds, is_shared, progress)
                 out.append(tally.measurement(concurrency, before, client.statistics(model)))
             return out
     finally:
         progress.close()
+
+
+def _blocked(
+    client: Client,
+    workload: Workload,
+    concurrency: int,
+    seconds: float,
+    is_shared: bool,
+    progress: Progress,
+) -> Tally:
+    requests = [workload.inline] * concurrency
+    if is_shared:
+        regions = [client.region(workload.region_bytes) for _ in requests]
+        requests = [workload.shared(region) for region in regions]
+    tally = Tally(seconds)
+    closed_loop(client, requests, tally, progress.tick)
+    return tally
 
 
 async def _awaited(

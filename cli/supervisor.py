@@ -233,24 +233,17 @@ class Supervisor:
         self._broker = None
         self._broker_stop_ns = None
         status = self._watch.ended(child)
-        now_ns = time.monotonic_ns()
         reason = f"{describe_status(status)}{last_words(child)}"
-        if self._phase is not Phase.SERVING:
-            if status == 0 and self._phase is Phase.DRAINING:
-                self._is_drained = True
-                left_ns = now_ns + int(LEFT_SECONDS_MAX * NS)
-                self._deadline_ns = min(self._deadline_ns or left_ns, left_ns)
-            elif status > 0 and self._phase is Phase.DRAINING:
-                timed_out = status == BROKER_DRAIN_TIMED_OUT
-                ended = ExitCode.DRAIN_TIMED_OUT if timed_out else ExitCode.BROKER_FAILED
-                self._code = self._code or ended
-                self._log.event(f"the broker did not end cleanly: {reason}")
-            elif status == -signal.SIGTERM:  # it had not come to handling signals yet
-                pass
-            elif status < 0 and self._phase is Phase.DRAINING:
-                self._log.event(f"the broker died before it had drained: {reason}")
-            self._signal_rest(signal.SIGTERM)
+        if self._phase is Phase.SERVING:
+            self._restart_broker(child, status, reason)
             return
+        if self._phase is Phase.DRAINING:
+            self._broker_drained(status, reason)
+        self._signal_rest(signal.SIGTERM)
+
+    def _restart_broker(self, child: Child, status: int, reason: str) -> None:
+        """Unless it never served, or dies again and again as soon as it is started."""
+        now_ns = time.monotonic_ns()
         if status > 0 and not self._broker_has_served:
             self._fail(ExitCode.BROKER_FAILED, f"the broker could not start: {reason}")
             return
@@ -262,6 +255,20 @@ class Supervisor:
             return
         self._broker_start_ns = now_ns + delay_ns
         self._log.event(f"broker[{child.pid}] ended: {reason}; restarting it")
+
+    def _broker_drained(self, status: int, reason: str) -> None:
+        """It ended while it was to drain: what that means for the rest."""
+        if status == 0:
+            self._is_drained = True
+            left_ns = time.monotonic_ns() + int(LEFT_SECONDS_MAX * NS)
+            self._deadline_ns = min(self._deadline_ns or left_ns, left_ns)
+        elif status > 0:
+            timed_out = status == BROKER_DRAIN_TIMED_OUT
+            ended = ExitCode.DRAIN_TIMED_OUT if timed_out else ExitCode.BROKER_FAILED
+            self._code = self._code or ended
+            self._log.event(f"the broker did not end cleanly: {reason}")
+        elif status != -signal.SIGTERM:  # else it had not come to handling signals yet
+            self._log.event(f"the broker died before it had drained: {reason}")
 
     def _hear_broker(self) -> None:
         try:
