@@ -24,6 +24,8 @@ class Watched(NamedTuple):
 
 
 class Liveness:
+    """Owns the pidfds it was given, until they are dead or `unwatch`ed."""
+
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._by_pidfd: dict[int, Watched] = {}

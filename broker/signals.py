@@ -16,6 +16,8 @@ HANDLED: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
+    """`descriptor` is readable when a signal came."""
+
     def __init__(self) -> None:
         self.descriptor = -1
         self._write = -1

@@ -20,6 +20,8 @@ class RunDirectoryBusy(InternalError):
 
 
 class StateFile:
+    """`start` takes the run directory for this process alone. Owns its lock."""
+
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
         self._lock = -1

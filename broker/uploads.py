@@ -19,6 +19,8 @@ ORPHAN_SECONDS: Final = 900.0
 
 
 class Uploads:
+    """Removes folders, and waits for nobody."""
+
     def __init__(self, endpoints: Endpoints) -> None:
         self._folder = endpoints.uploads_dir
 

@@ -58,6 +58,8 @@ Fate = To | Switch | Off | Repository | NoEffect | Absent | Setting
 
 
 class Flag(NamedTuple):
+    """One flag of Triton's: what its value looks like, and what becomes of it here."""
+
     kind: Kind
     fate: Fate
     advice: str = ""

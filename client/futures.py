@@ -26,6 +26,8 @@ LOG: Final = logging.getLogger("naiad.client")
 
 
 class FutureState(IntEnum):
+    """Moves once, from PENDING."""
+
     PENDING = 0
     DONE = 1
     CANCELLED = 2

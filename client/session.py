@@ -31,6 +31,8 @@ from naiad.protocol.errors import (
 
 
 class Phase(IntEnum):
+    """Of the conversation with the broker; the legal moves are below."""
+
     OFFLINE = 0
     GREETING = 1
     """HELLO is due or under way; nothing else may be sent."""

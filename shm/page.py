@@ -30,6 +30,8 @@ between two instructions never leaves half a number (struct.pack_into writes byt
 
 
 class Phase(IntEnum):
+    """What the worker does. UNLOADING and DONE: its lost connection is no reason to kill it."""
+
     EMPTY = 0
     LOADING = 1
     READY = 2

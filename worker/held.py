@@ -30,6 +30,8 @@ class FinishedBatch(NamedTuple):
 
 
 class HeldBatches:
+    """In the order the broker sent them: waiting, executing, finished until it has acknowledged."""
+
     def __init__(self) -> None:
         self.waiting: deque[ReceivedBatch] = deque()
         self.executing: ReceivedBatch | None = None

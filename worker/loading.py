@@ -29,6 +29,8 @@ TRACEBACK_BYTES_MAX: Final = 256 * 1024
 
 
 class LoadedModel(NamedTuple):
+    """An instance that is ready to execute, warmed up; `config` is completed by the backend."""
+
     backend: Backend
     instance: ModelInstance
     config: ModelConfig

@@ -15,6 +15,8 @@ WELCOME_WAIT_MAX_S: Final = 10.0
 
 
 class Verdict(Enum):
+    """What a worker does about a broker that is silent."""
+
     WAIT = "wait"
     CONNECT_ANEW = "connect anew"
     GIVE_UP = "give up"

@@ -13,6 +13,7 @@ from naiad.broker.core.events import RegionsForgotten, SendReply
 from naiad.broker.core.world import SECOND_NS, World
 
 CLOSE_NS: Final = 5 * SECOND_NS
+"""How long a reply waits for workers that execute something long."""
 
 Opened = tuple[int, int]
 """(slot, region) that a worker was told to forget."""
@@ -27,6 +28,8 @@ class _Waiting(NamedTuple):
 
 
 class Closings:
+    """Replies that are owed, each with the workers it waits for."""
+
     def __init__(self, world: World) -> None:
         self._world = world
         self._waiting: list[_Waiting] = []

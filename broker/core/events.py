@@ -40,17 +40,23 @@ class SessionEnded(NamedTuple):
 
 
 class RequestsArrived(NamedTuple):
+    """One INFER message; `frames` are its payload frames, which the requests' inputs point into."""
+
     session: int
     requests: tuple[m.InferRequest, ...]
     frames: Frames
 
 
 class CancelAsked(NamedTuple):
+    """Nobody waits for these requests any more; unknown ids are passed over."""
+
     session: int
     ids: tuple[int, ...]
 
 
 class LeasesReleased(NamedTuple):
+    """The client reads these outputs no more: (arena, request id)."""
+
     session: int
     leases: tuple[tuple[int, int], ...]
 
@@ -67,12 +73,16 @@ class RegionOffered(NamedTuple):
 
 
 class RegionDropped(NamedTuple):
+    """The client forgets a region of its own; `id` is its number for it."""
+
     session: int
     call: int
     id: int
 
 
 class ControlAsked(NamedTuple):
+    """A call beside inference, `call` is its number; `payload` is what comes with a load."""
+
     session: int
     call: int
     operation: str
@@ -102,6 +112,8 @@ class NamedRegionsGone(NamedTuple):
 
 
 class SlotOpened(NamedTuple):
+    """A worker said hello, new or back on another connection; `pid` is the kernel's word."""
+
     slot: int
     hello: m.SlotHello
     pid: int
@@ -135,6 +147,11 @@ class SlotDied(NamedTuple):
 
 
 class InstanceLoaded(NamedTuple):
+    """The worker's answer to LOAD: the completed config, or the error.
+
+    `gpu_bytes` is what it took of its GPU's memory, 0 where nobody can tell.
+    """
+
     slot: int
     instance: int
     error: WireError | None
@@ -144,6 +161,8 @@ class InstanceLoaded(NamedTuple):
 
 
 class BatchFinished(NamedTuple):
+    """One RESULTS message; `frames` are its payload frames, which inline outputs point into."""
+
     slot: int
     results: m.Results
     frames: Frames
@@ -157,12 +176,14 @@ class BatchesGivenBack(NamedTuple):
 
 
 class RegionsForgotten(NamedTuple):
+    """The worker has closed these regions of GPU memory (the broker's ids)."""
+
     slot: int
     ids: tuple[int, ...]
 
 
 class SupervisorOpened(NamedTuple):
-    pass
+    """It wants to know all over again how many workers there shall be."""
 
 
 # --- Events: the rest -----------------------------------------------------------------------------
@@ -199,7 +220,7 @@ class PeersFaulted(NamedTuple):
 
 
 class TimePassed(NamedTuple):
-    pass
+    """Nothing happened; timers and deadlines are looked at, as with every event."""
 
 
 class FaultArose(NamedTuple):
@@ -253,6 +274,9 @@ Event = (
 
 
 class SendAnswers(NamedTuple):
+    """One message to a client; `regions` are workers' arenas that answers lie in, `frames` the
+    payload."""
+
     session: int
     answers: list[m.InferAnswer]
     regions: tuple[m.Region, ...]
@@ -260,17 +284,23 @@ class SendAnswers(NamedTuple):
 
 
 class SendBatch(NamedTuple):
+    """To a worker, with the payload frames of its inline inputs."""
+
     slot: int
     batch: m.Batch
     frames: Frames
 
 
 class TellSession(NamedTuple):
+    """Any other message to a client, without payload."""
+
     session: int
     message: m.Message
 
 
 class TellSlot(NamedTuple):
+    """Any other message to a worker."""
+
     slot: int
     message: m.Message
     frames: Frames
@@ -299,11 +329,15 @@ class ForgetSession(NamedTuple):
 
 
 class KillSlot(NamedTuple):
+    """SIGKILL; its death is told as SlotDied, `ordered`, with this reason."""
+
     slot: int
     reason: str
 
 
 class TellSupervisor(NamedTuple):
+    """How many workers a device shall have."""
+
     message: m.Want
 
 
@@ -329,6 +363,8 @@ class KeepUploads(NamedTuple):
 
 
 class StatNamedRegion(NamedTuple):
+    """Look at the segment `key`; answered by NamedRegionStated. `offset` and `size` in bytes."""
+
     session: int
     call: int
     name: str
@@ -342,6 +378,8 @@ class SaveState(NamedTuple):
 
 
 class Log(NamedTuple):
+    """A line; `level` as in config.log_levels."""
+
     level: str
     text: str
 

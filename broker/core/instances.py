@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 
 class InstanceState(StrEnum):
+    """What an instance does or waits for, in the words of `naiad status`.
+
+    WAITING for a slot, LOADING in one, READY for a batch, BUSY with one, DRAINING: it ends when its
+    work is done. BACKOFF: a pause before it waits for a slot again. FATAL: given up, for the crash
+    budget is used up, the load failed, or too many of its workers do not die. LOST: its process
+    cannot be killed. EXITED: wanted no more.
+    """
+
     WAITING = "WAITING"
     LOADING = "LOADING"
     READY = "READY"
@@ -45,8 +53,6 @@ MOVES: Final[dict[InstanceState, frozenset[InstanceState]]] = {
     _S.LOST: frozenset({_S.WAITING, _S.BACKOFF, _S.FATAL, _S.EXITED}),
     _S.EXITED: frozenset(),
 }
-"""FATAL: the crash budget is used up, the load failed, or too many of its workers do not die. LOST:
-its process cannot be killed."""
 HOPELESS: Final = (_S.FATAL, _S.EXITED)
 """Not without a new decision will such an instance run anything."""
 

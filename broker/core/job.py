@@ -23,6 +23,8 @@ ANYWHERE: Final = -1
 
 
 class JobState(IntEnum):
+    """Where a request is; who may use its memory follows from it."""
+
     QUEUED = 0
     EARLY = 1
     """Sent to a worker that still runs another batch: counts as queued."""

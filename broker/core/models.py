@@ -20,6 +20,9 @@ from naiad.config.model import ModelConfig, QueuePolicy
 
 
 class ModelState(StrEnum):
+    """Triton's. UNKNOWN: nothing was tried; LOADING until an instance serves; READY; UNLOADING: it
+    finishes what it has; UNAVAILABLE, with the reason: not wanted, or it cannot be had."""
+
     UNKNOWN = "UNKNOWN"
     LOADING = "LOADING"
     READY = "READY"

@@ -35,6 +35,8 @@ EXTENSIONS: Final = [
 
 
 class Queries:
+    """One method per question; RequestError for what is not there."""
+
     def __init__(
         self,
         world: World,

@@ -30,6 +30,8 @@ from naiad.protocol.errors import Code, Unavailable
 
 
 class Recovery:
+    """Knows who is missing, and which requests wait for them."""
+
     def __init__(
         self,
         world: World,

@@ -31,6 +31,8 @@ CLOSING: Final = {"{": "}", "[": "]", "<": ">"}
 
 
 class Token(NamedTuple):
+    """`kind` is the name of its group in the pattern; line and column count from 1."""
+
     kind: str
     text: str
     line: int

@@ -47,6 +47,8 @@ _ENUM_PREFIXES: Final = ("TYPE_", "KIND_", "FORMAT_", "BATCH_", "CONTROL_", "PRI
 
 
 class Template(NamedTuple):
+    """A place that somebody was to fill: `${name}`, `{{ name }}`, or a word in capitals."""
+
     text: str
     line: int
     column: int

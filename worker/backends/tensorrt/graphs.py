@@ -22,6 +22,8 @@ Key = tuple[int, tuple[tuple[str, Shape], ...]]
 
 
 class CapturedGraph(NamedTuple):
+    """One executable graph, for the shapes of its `spec`."""
+
     spec: GraphSpec
     graph: Any
     outputs: dict[str, Shape]
@@ -29,6 +31,8 @@ class CapturedGraph(NamedTuple):
 
 
 class CapturedGraphs:
+    """Finds the graph for a batch; drops those whose buffers have moved."""
+
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self._exact: dict[Key, CapturedGraph] = {}
