@@ -214,7 +214,7 @@ class LoopDriver:
             self._set_timer(deadline_ns)
 
     def _readable(self) -> None:
-        if not self._completions:  # else the turn that is due reads what came, when it may
+        if not self._is_turn_due:  # that one reads what came, when it may: once in an iteration
             self._turn()
 
     def _settle(self) -> None:
