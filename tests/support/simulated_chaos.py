@@ -29,6 +29,8 @@ class Disturbance:
     share: float
     pauses_us: tuple[int, ...]
     needs_explicit: bool = False
+    leads_to_kills: bool = False
+    """The broker has workers killed for it."""
 
     def begin(self, simulation: Simulation, random: Random) -> None:
         pause_us = random.choice(self.pauses_us)
@@ -163,8 +165,8 @@ def _rename_region(simulation: Simulation, random: Random) -> None:
 DISTURBANCES = (
     Disturbance("kill worker", _kill_worker, 0.45, (15_000, 60_000, 300_000)),
     Disturbance("kill after results", _kill_after_results, 0.15, (20_000, 100_000)),
-    Disturbance("hang worker", _hang_worker, 0.2, (50_000, 200_000)),
-    Disturbance("break worker", _break_worker, 0.2, (10_000, 100_000)),
+    Disturbance("hang worker", _hang_worker, 0.2, (50_000, 200_000), leads_to_kills=True),
+    Disturbance("break worker", _break_worker, 0.2, (10_000, 100_000), leads_to_kills=True),
     Disturbance("break client", _break_client, 0.3, (10_000, 100_000, 500_000)),
     Disturbance("kill client", _kill_client, 0.25, (50_000, 300_000)),
     Disturbance("crash broker", _crash_broker, 0.3, (80_000, 400_000)),

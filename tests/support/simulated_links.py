@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from support.simulated_server import Server
 
 SUSPICION_NS = 100 * MILLISECOND
+DYING_US = (0, 50, 5_000, 300_000)
+"""From SIGKILL to death."""
+UNDYING_US = (12_000_000, 40_000_000)
+"""The same where the kernel waits for a device: longer than until a worker is LOST."""
 
 
 class Connections:
@@ -152,6 +156,7 @@ class WorkerLinks:
         self._ordered: dict[int, str] = {}
         self._condemned: set[int] = set()
         """Sent SIGKILL, by whichever broker."""
+        self.dying_us: tuple[int, ...] = DYING_US
 
     def connect(self, worker: SimulatedWorker) -> Connection | None:
         if worker.key in self._condemned:
@@ -216,7 +221,7 @@ class WorkerLinks:
     def _signal(self, worker: SimulatedWorker, reason: str) -> None:
         """SIGKILL: it connects no more, but a core or a disk may have it for a while yet."""
         self._condemned.add(worker.key)
-        delay_us = self._server.random.choice((0, 50, 5_000, 300_000))
+        delay_us = self._server.random.choice(self.dying_us)
         self._server.agenda.after(delay_us * MICROSECOND, lambda: self.dies(worker, reason))
 
     def dies(self, worker: SimulatedWorker, reason: str, *, is_own: bool = False) -> None:

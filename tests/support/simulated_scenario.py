@@ -19,11 +19,12 @@ from support.simulated_checks import check_empty
 from support.simulated_client import SimulatedClient
 from support.simulated_host import Repository
 from support.simulated_ledger import Ledger, Record, Violation
+from support.simulated_links import DYING_US, UNDYING_US
 from support.simulated_models import ModelPlan, random_model
 from support.simulated_regions import REGION_BYTES
 from support.simulated_requests import ClientPlan
 from support.simulated_server import Server
-from support.simulated_time import MILLISECOND, SECOND, Agenda
+from support.simulated_time import MICROSECOND, MILLISECOND, SECOND, Agenda
 
 READY_WITHIN_NS = 5 * SECOND
 QUIET_WITHIN_NS = 200 * SECOND
@@ -149,6 +150,12 @@ class Simulation:
         self.server.truth = self
         self._deaths: Counter[tuple[str, int]] = Counter()
         self._served: set[str] = set()
+        # Drawn apart: what other seeds stand for does not change by it.
+        has_kills = any(one.leads_to_kills for one in self.plan.disturbances)
+        self.has_undying = has_kills and Random(f"undying {seed}").random() < 0.4
+        """Some workers that are killed do not die before long: they are LOST."""
+        if self.has_undying:
+            self.server.workers.dying_us = (DYING_US[-1], *UNDYING_US)
 
     def run(self) -> None:
         agenda, server = self.agenda, self.server
@@ -224,6 +231,8 @@ class Simulation:
             else:
                 self.server.clients.dies(client)
         agenda.run(agenda.now_ns + 10 * SECOND)
+        if self.has_undying:
+            agenda.run(agenda.now_ns + max(UNDYING_US) * MICROSECOND)
         check_empty(self.server.scheduler)
         for worker in self.server.workers.alive.values():
             if worker.arena.leases:
@@ -261,10 +270,13 @@ class Simulation:
             raise Violation(f"draining does not end: {server.scheduler.world.slots}")
         agenda.run(agenda.now_ns + MILLISECOND)
         alive = [worker for worker in server.workers.alive.values() if worker.is_alive]
-        if server.exit_code or any(worker.incarnation for worker in alive):
+        is_left = any(worker.incarnation for worker in alive)
+        if not self.has_undying and (server.exit_code or is_left):
             raise Violation(f"exit code {server.exit_code}, alive: {alive}")
         for client in connected:
-            owed = [*client.asked.values(), *client.held.values()]
+            owed = list(client.asked.values())
+            if not self.has_undying:  # whose memory stays taken: the server ends without them
+                owed += client.held.values()
             if client.is_alive and client.reconnects == before[id(client)] and owed:
                 raise Violation(f"{client} is owed {owed}", owed[0].record.token)
         self._check_executions()
@@ -311,6 +323,7 @@ class Simulation:
         limits = self.plan.limits
         has_budgets = bool(limits.user_requests_max or limits.user_bytes_max)
         times_out = "timeout" in str(model.edition.config) or bool(record.timeout_us)
+        is_troubled = record.model in self.troubled or self.has_undying
         legitimate = {
             Code.MODEL_ERROR: record.raises,
             Code.INVALID_ARGUMENT: record.is_wrong,
@@ -319,10 +332,10 @@ class Simulation:
             Code.QUEUE_FULL: limited,
             Code.BUDGET_EXCEEDED: bool(record.user) and has_budgets,
             Code.POISON_REQUEST: record.deaths_alone >= 2,
-            Code.NOT_FOUND: record.uses_forgotten_region or record.model in self.troubled,
-            Code.NOT_READY: record.model in self.troubled,
-            Code.UNAVAILABLE: record.model in self.troubled,
-            Code.WORKER_DIED: retry is not None,
+            Code.NOT_FOUND: record.uses_forgotten_region or is_troubled,
+            Code.NOT_READY: is_troubled,
+            Code.UNAVAILABLE: is_troubled,
+            Code.WORKER_DIED: retry is not None or self.has_undying,
             Code.CONNECTION_LOST: retry is not None,
             Code.DRAINING: self.is_draining,
         }
