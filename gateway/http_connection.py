@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from naiad.gateway.access import is_local
 from naiad.gateway.http_known_heads import KnownHeads
 from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response, error_response, wire
-from naiad.gateway.http_reader import Reader, Stage, Upgraded
+from naiad.gateway.http_reader import Reader, Stage
 from naiad.gateway.http_status import HttpError, from_fault
 from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
@@ -159,8 +159,6 @@ class HttpConnection(asyncio.BufferedProtocol):
                 reader.feed(size)
             else:
                 reader.go_on()
-        except Upgraded:
-            self._decline_upgrade()
         except HttpError as fault:
             self._refuse(fault)
         except NaiadError as refusal:
@@ -241,7 +239,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         writer = self._writer
         if writer is None:
             return
-        closes = not request.keeps_alive
+        closes = not request.head.keeps_alive
         if not self._door.phase.is_serving:  # the client may come again, to another server
             closes = closes or not (self._backlog or self._refusal)
         head = request.head
@@ -281,16 +279,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         left = self._reader.drop() + sum(held for _, held in self._backlog)
         self._backlog.clear()
         self._door.budget.give(left)
-
-    def _decline_upgrade(self) -> None:
-        """By answering in HTTP/1.1 and closing. A body, which the parser skips, cannot be."""
-        request, held = self._backlog[-1]
-        request.keeps_alive = False
-        self._is_deaf = True
-        if b"transfer-encoding" in request.head.headers or request.head.length:
-            self._backlog.pop()
-            self._door.budget.give(held)
-            self._refuse(HttpError(400, "Upgrade: only HTTP/1.1 is spoken here"))
 
     def _refuse(self, fault: HttpError) -> None:
         """Answer, in its turn, what cannot be read any further."""

@@ -16,7 +16,7 @@ HEAD_KNOWN_BYTES_MAX: Final = 2048
 HEADS_KNOWN_MAX: Final = 1024
 """Beyond, all are forgotten and learned again."""
 
-_NOT_KNOWN: Final = (b"transfer-encoding", b"expect", b"upgrade")
+_NOT_KNOWN: Final = (b"transfer-encoding", b"expect")
 """A head with one of these says more than where its body ends."""
 
 
@@ -35,7 +35,7 @@ class KnownHeads:
             and fields_count == lines - 2  # no folded ones
             and not any(name in head.headers for name in _NOT_KNOWN)
         )
-        if is_plain and head.length < READ_BYTES and head.method != "CONNECT":
+        if is_plain and head.length < READ_BYTES:
             if len(self.by_text) >= HEADS_KNOWN_MAX:
                 self.by_text.clear()
             self.by_text[text] = head

@@ -79,13 +79,12 @@ class BodyPlace(NamedTuple):
 class HttpRequest:
     """A whole request. `place`: the body was received in an arena."""
 
-    __slots__ = ("body", "head", "keeps_alive", "place")
+    __slots__ = ("body", "head", "place")
 
     def __init__(self, head: Head, body: Buffer, place: BodyPlace | None = None) -> None:
         self.head = head
         self.body = body
         self.place = place
-        self.keeps_alive = head.keeps_alive
 
 
 class Response(NamedTuple):

@@ -5,7 +5,7 @@ request is received right where it is used, past the parser. After an error noth
 connection can be read. Long, because the parser wants one object for all its calls.
 
 A head that was parsed once is recognised by its bytes (see http_known_heads), and the parser is
-spared.
+spared. An offer to speak another protocol (Upgrade) is ignored, which the parser cannot do.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ PIECES_PER_TURN_MAX: Final = 500
 of a byte."""
 
 _HEAD_END: Final = b"\r\n\r\n"
+_FRAMING: Final = (b"content-length", b"transfer-encoding")
+"""Headers that say where a body ends."""
 
 
 class Stage(Enum):
@@ -120,6 +122,8 @@ class Reader:
         self._pieces = 0
         self.rest = b""
         """What was read and is left for another turn; see `go_on`."""
+        self._is_repeating = False
+        """The parser takes, or is to take, a head for the second time; see `_ignore_upgrade`."""
         self._fault: BaseException | None = None
         """What was raised in one of the parser's calls."""
 
@@ -131,9 +135,9 @@ class Reader:
         return self._shared
 
     def feed(self, size: int) -> None:
-        """`size` bytes are in the buffer. Raises HttpError or NaiadError: refuse, and read no more.
+        """`size` bytes are in the buffer.
 
-        Raises Upgraded when the client wants another protocol behind the last request.
+        Raises HttpError or NaiadError: refuse, and read no more.
         """
         if self.stage is Stage.DIRECT:
             self._take(size)
@@ -162,13 +166,10 @@ class Reader:
                 stop = size
                 if self.stage is not Stage.BODY or self._declared is None:
                     stop = min(size, position + SLICE_BYTES)
-                self._parser.feed_data(data[position:stop])
-                position = stop
+                position += self._fed(data[position:stop])
                 if self._pieces - pieces > PIECES_PER_TURN_MAX:
                     self.rest = bytes(data[position:])
                     break
-        except httptools.HttpParserUpgrade:
-            raise Upgraded() from None
         except httptools.HttpParserCallbackError as wrapper:
             kept, self._fault = self._fault, None
             raise (kept or wrapper) from None
@@ -181,6 +182,28 @@ class Reader:
         elif self.stage is Stage.BODY and self._is_large():
             self._large_target()
             self.stage = Stage.DIRECT
+
+    def _fed(self, data: memoryview) -> int:
+        """How many of these bytes the parser has taken: all, but behind an upgrade."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            taken: int = upgrade.args[0]
+            self._ignore_upgrade()
+            return taken
+        return len(data)
+
+    def _ignore_upgrade(self) -> None:
+        """The parser takes all behind a head with Upgrade for another protocol. So another parser
+        is given a head that is framed as that one, without it."""
+        lines = [b"POST / HTTP/1.1"]
+        if not self._head.keeps_alive:
+            lines.append(b"Connection: close")
+        for name in _FRAMING:
+            if name in self._head.headers:
+                lines.append(name + b": " + self._head.headers[name])
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(b"\r\n".join(lines) + _HEAD_END)
 
     def _recognised(self, size: int) -> int:
         """Take the whole requests at the front whose heads are known; where the rest begins."""
@@ -238,6 +261,8 @@ class Reader:
     # --- what the parser calls -------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._is_repeating:
+            return
         self._url = b""
         self._headers = {}
         self._repeated = set()
@@ -250,11 +275,15 @@ class Reader:
 
     @_kept
     def on_url(self, url: bytes) -> None:
+        if self._is_repeating:
+            return
         self._url += url
         self._count(len(url))
 
     @_kept
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_repeating:
+            return
         self._count(len(name) + len(value))
         self._fields_count += 1
         if self._fields_count > self._limits.header_count_max:
@@ -283,11 +312,16 @@ class Reader:
 
     @_kept
     def on_headers_complete(self) -> None:
+        if self._is_repeating:
+            self._is_repeating = False
+            return
         parser = self._parser
         headers = self._headers
         method = parser.get_method().decode("latin-1")
         version = parser.get_http_version()
         self.stage = Stage.BODY
+        if method == "CONNECT":
+            raise HttpError(405, "CONNECT: this is no proxy", headers=(("Allow", "GET, POST"),))
         check_framing(version, headers)
         length = headers.get(b"content-length")
         if length is not None:
@@ -312,6 +346,7 @@ class Reader:
         candidate, self._candidate = self._candidate, None
         if candidate is not None:
             self._known.learn(candidate, self._head, self._fields_count)
+        self._is_repeating = parser.should_upgrade()
 
     @_kept
     def on_chunk_header(self) -> None:
@@ -337,6 +372,8 @@ class Reader:
 
     @_kept
     def on_message_complete(self) -> None:
+        if self._is_repeating:  # the parser believes that there is no body
+            return
         request = HttpRequest(self._head, self._body, self._place)
         held, self.received = self.received, 0
         self._forget_body()
@@ -356,10 +393,6 @@ class Reader:
     def _body_too_large(self) -> HttpError:
         limit = self._limits.body_bytes_max
         return HttpError(413, f"the body is too large: expected at most {limit} bytes")
-
-
-class Upgraded(Exception):
-    """The parser has stopped behind a request that asks for another protocol."""
 
 
 def path_of(url: bytes) -> bytes:

@@ -629,19 +629,37 @@ def test_a_body_of_tiny_chunks(run: Callable[[Scenario], None], *, is_whole: boo
     run(scenario)
 
 
-def test_an_upgrade_is_declined_by_an_answer(run: Callable[[Scenario], None]) -> None:
+def test_an_upgrade_that_is_offered_is_ignored(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         async with opened() as door:
-            upgrade = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
-            reader, writer = await connected(
-                door, b"GET /now HTTP/1.1\r\nHost: h\r\n" + upgrade + b"\r\n"
-            )
+            offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n"
+            size = 300_000
+            body = b"Content-Length: %d\r\n\r\n" % size + bytes(size)
+            first = b"POST /now HTTP/1.1\r\nHost: h\r\n" + offer + body
+            reader, writer = await connected(door, first + GET % 7)
             assert await response(reader) == (200, b"/now")
-            assert await reader.read() == b""
+            await door.until(partial(door.has_jobs, 1))
+            door.jobs[0].answer(b"next")
+            assert await response(reader) == (200, b"next")
+            waits = b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+            writer.write(b"POST /now HTTP/1.1\r\nHost: h\r\n" + offer + waits)
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"hi")
+            assert await response(reader) == (200, b"/now")
             writer.close()
-            body = b"POST /now HTTP/1.1\r\nHost: h\r\n" + upgrade + b"Content-Length: 2\r\n\r\nhi"
-            reader, writer = await connected(door, body)
-            assert (await response(reader))[0] == 400
+
+    run(scenario)
+
+
+def test_connect_is_refused_in_its_turn(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        async with opened() as door:
+            connect = b"CONNECT h:80 HTTP/1.1\r\nHost: h\r\n\r\nabc"
+            reader, writer = await connected(door, GET % 7 + connect)
+            await door.until(partial(door.has_jobs, 1))
+            door.jobs[0].answer(b"first")
+            assert await response(reader) == (200, b"first")
+            assert (await response(reader))[0] == 405
             writer.close()
 
     run(scenario)

@@ -17,7 +17,7 @@ from naiad.client.requests import PackedInput
 from naiad.gateway.client_form import prepared
 from naiad.gateway.http_known_heads import KnownHeads
 from naiad.gateway.http_message import HttpRequest
-from naiad.gateway.http_reader import Reader, Upgraded
+from naiad.gateway.http_reader import Reader
 from naiad.gateway.http_request import infer_call, uses_regions
 from naiad.gateway.http_status import HttpError
 from naiad.gateway.http_template import split_label
@@ -124,7 +124,7 @@ def read(known: KnownHeads, pieces: list[bytes]) -> tuple[list[tuple[object, ...
 
     def arrived(request: HttpRequest, held: int) -> None:
         head = request.head
-        found.append((head.method, head.path, head.headers, request.keeps_alive, request.body))
+        found.append((head.method, head.path, head.headers, head.keeps_alive, request.body))
 
     reader = Reader(
         Limits(),
@@ -140,8 +140,6 @@ def read(known: KnownHeads, pieces: list[bytes]) -> tuple[list[tuple[object, ...
             reader.feed(len(piece))
     except HttpError as fault:
         return found, fault.status
-    except Upgraded:
-        return found, "upgraded"
     return found, None
 
 

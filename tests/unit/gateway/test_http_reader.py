@@ -19,7 +19,6 @@ from naiad.gateway.http_reader import (
     SLICE_BYTES,
     Reader,
     Stage,
-    Upgraded,
     path_of,
 )
 from naiad.gateway.http_status import HttpError
@@ -93,10 +92,10 @@ def test_requests_come_out_whole_however_they_are_cut(step: int) -> None:
     first, second, third = reading.requests
     assert (first.head.method, first.head.path, bytes(first.body)) == ("POST", b"/x", b"hello")
     assert first.head.header(b"x-a") == "1, 2"
-    assert first.keeps_alive
+    assert first.head.keeps_alive
     assert (second.head.path, bytes(second.body)) == (b"/c", b"abcde")
     assert b"t" not in second.head.headers
-    assert (third.head.path, third.body, third.keeps_alive) == (b"/", b"", False)
+    assert (third.head.path, third.body, third.head.keeps_alive) == (b"/", b"", False)
     assert reading.taken == 10
 
 
@@ -238,11 +237,100 @@ def test_expect() -> None:
         Reading().feed(post(b"", b"Expect: more\r\n"))
 
 
-def test_upgrade() -> None:
+UPGRADES = {
+    "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
+    "websocket": b"Upgrade: websocket\r\nConnection: keep-alive, upgrade\r\n",
+    "close": b"Connection: Upgrade, close\r\nUpgrade: h2c\r\n",
+}
+FRAMED = {
+    "no body": b"\r\n",
+    "empty": b"Content-Length: 0\r\n\r\n",
+    "small": b"Content-Length: 5\r\n\r\nhello",
+    "large": b"Content-Length: %d\r\n\r\n" % (3 * READ_BYTES) + b"large!" * (READ_BYTES // 2),
+    "chunked": b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3\r\ncde\r\n0\r\nT: x\r\n\r\n",
+}
+
+
+def told(reading: Reading) -> list[object]:
+    return [
+        (one.head.method, one.head.path, one.head.keeps_alive, bytes(one.body))
+        for one in reading.requests
+    ]
+
+
+@pytest.mark.parametrize("step", [1, 7, SLICE_BYTES, READ_BYTES])
+@pytest.mark.parametrize("framed", FRAMED)
+@pytest.mark.parametrize("offered", UPGRADES)
+def test_an_offered_upgrade_is_ignored(offered: str, framed: str, step: int) -> None:
+    if framed == "large" and step < SLICE_BYTES:
+        step *= 5000
+    begin = b"POST /x?q HTTP/1.1\r\nHost: h\r\n"
+    close = b"Connection: close\r\n" if offered == "close" else b""
+    plain, upgraded = Reading(), Reading()
+    plain.feed(begin + close + FRAMED[framed], step)
+    upgraded.feed(begin + UPGRADES[offered] + FRAMED[framed], step)
+    assert told(upgraded) == told(plain)
+    (request,) = upgraded.requests
+    assert request.head.headers[b"upgrade"] == UPGRADES[offered].split(b"Upgrade: ")[1].split()[0]
+    assert b"t" not in request.head.headers
+    assert upgraded.reader.stage is Stage.IDLE
+    assert upgraded.taken == plain.taken
+
+
+@pytest.mark.parametrize("step", [1, 11, READ_BYTES])
+def test_requests_behind_an_ignored_upgrade_are_read(step: int) -> None:
+    begin = b"POST /x?q HTTP/1.1\r\nHost: h\r\n"
+    framed = [FRAMED[one] for one in ("small", "no body", "chunked", "empty", "small")]
+    plain, upgraded = Reading(), Reading()
+    plain.feed(b"".join(begin + one for one in framed) + post(b"next"), step)
+    offers = b"".join(begin + UPGRADES["h2c"] + one for one in framed)
+    upgraded.feed(offers + post(b"next"), step)
+    assert told(upgraded) == told(plain)
+    assert len(upgraded.requests) == 6
+
+
+def test_a_head_that_offers_an_upgrade_is_learned() -> None:
     reading = Reading()
-    with pytest.raises(Upgraded):
-        reading.feed(b"GET /v2 HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
-    assert reading.requests[0].head.path == b"/v2"
+    request = post(b"hello", UPGRADES["h2c"])
+    reading.feed(request)
+    reading.feed(request * 2 + post(b"next"))
+    first, second, third, last = reading.requests
+    assert first.head is second.head is third.head
+    assert [bytes(one.body) for one in (second, third, last)] == [b"hello", b"hello", b"next"]
+
+
+def test_an_ignored_upgrade_changes_no_limit() -> None:
+    upgrade = UPGRADES["h2c"]
+    begin = b"POST /x HTTP/1.1\r\nHost: h\r\n" + upgrade
+    waits = Reading()
+    waits.feed(begin + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+    assert waits.reader.expects_continue
+    assert not waits.requests
+    waits.feed(b"hi")
+    assert not waits.reader.expects_continue
+    assert bytes(waits.requests[0].body) == b"hi"
+    coding = b"Transfer-Encoding: chunked\r\n"
+    with refused(400):
+        Reading().feed(begin + coding + b"Content-Length: 2\r\n\r\n0\r\n\r\n")
+    with refused(501, "only chunked"):
+        Reading().feed(begin + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n")
+    with refused(413):
+        Reading(body_bytes_max=9).feed(begin + coding + b"\r\na\r\n0123456789\r\n")
+    with refused(400, "more than 5 pieces"):
+        Reading(pieces_max=5).feed(begin + coding + b"\r\n" + b"1\r\na\r\n" * 6)
+    fields = begin.count(b"\r\n") - 1
+    Reading(header_count_max=fields).feed(begin + b"\r\n")
+    with refused(431):
+        Reading(header_count_max=fields - 1).feed(begin + b"\r\n")
+    with refused(400, "not HTTP"):
+        Reading().feed(begin + coding + b"\r\nno size\r\n")
+
+
+def test_connect_is_refused() -> None:
+    reading = Reading()
+    with refused(405, "proxy"):
+        reading.feed(post(b"first") + b"CONNECT h:80 HTTP/1.1\r\nHost: h\r\n\r\nabc")
+    assert len(reading.requests) == 1
 
 
 def test_targets() -> None:
