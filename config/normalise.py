@@ -128,7 +128,7 @@ def normalise(json: Json, surroundings: Surroundings = CPU_ONLY) -> Json:
     """The config with Triton's defaults for everything that was left out; safe to run twice.
 
     The GPUs of the surroundings decide KIND_AUTO, and fill `gpus` of a KIND_GPU group that lists
-    none. Run it again after a backend has completed the config.
+    none.
     """
     config = dict(json)
     is_ensemble = config.get("platform") == ENSEMBLE
@@ -137,6 +137,12 @@ def normalise(json: Json, surroundings: Surroundings = CPU_ONLY) -> Json:
     if not is_ensemble:
         config["optimization"] = _optimization(config.get("optimization"))
         config["instance_group"] = _instance_groups(config, surroundings)
+    return normalise_scheduling(config)
+
+
+def normalise_scheduling(json: Json) -> Json:
+    """The part of `normalise` that is done again when a backend has completed the config."""
+    config = dict(json)
     if "dynamic_batching" in config:
         config["dynamic_batching"] = _preferred(config, config["dynamic_batching"])
     if "sequence_batching" in config:

@@ -39,21 +39,24 @@ def message_to_json(message: Message) -> tuple[Json, list[Fault]]:
 
 
 def json_to_message(
-    config: Mapping[str, Any], kind: Callable[[], Message] = ModelConfig
+    config: Mapping[str, Any],
+    kind: Callable[[], Message] = ModelConfig,
+    *,
+    prefix: str = OVERRIDE_PREFIX,
 ) -> Message:
     """The message of a JSON config; unknown fields are rejected, as are values of a wrong type.
-    `kind`: of a message that is a part of one.
+    `kind`: of a message that is a part of one. `prefix` tells in errors which config it is.
 
     As protobuf's JSON: camelCase names and int64 as strings are accepted too, and enum names in
-    any case as Triton's parser does. Raises RequestError "Invalid config override: ...".
+    any case as Triton's parser does. Raises RequestError.
     """
     message = kind()
     try:
         json_format.ParseDict(_upper_enums(config, message.DESCRIPTOR), message)
     except json_format.ParseError as error:
-        raise RequestError(OVERRIDE_PREFIX + _explained(str(error), message.DESCRIPTOR)) from error
+        raise RequestError(prefix + _explained(str(error), message.DESCRIPTOR)) from error
     except (RecursionError, TypeError, ValueError, AttributeError) as error:
-        raise RequestError(f"{OVERRIDE_PREFIX}{error}") from error
+        raise RequestError(f"{prefix}{error}") from error
     return message
 
 

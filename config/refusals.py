@@ -46,12 +46,16 @@ def refusals(
         *_ensemble(config),
         *(() if is_served else _backend(config, available_backends, devices)),
         *(_devices(config, devices) if is_served or available_backends is None else ()),
-        *_scheduling(config),
-        *_tensors(config),
+        *request_refusals(config),
         *_instances(config),
         *accelerator_refusals(config),
         *_surroundings(config),
     ]
+
+
+def request_refusals(config: ModelConfig) -> list[str]:
+    """Those of how requests look and are scheduled, which a backend may complete."""
+    return [*_scheduling(config), *_tensors(config)]
 
 
 def warnings(config: ModelConfig) -> list[str]:

@@ -17,6 +17,8 @@ from naiad.config.names import inner_path_fault, model_name_fault
 from naiad.config.parameters import read_parameters
 from naiad.config.tensor_faults import tensor_faults
 
+SCHEDULERS: Final = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
+"""At most one of them is set."""
 INSTANCES_MAX: Final = 4096
 """Of one version of a model, all groups together."""
 
@@ -86,11 +88,7 @@ def _model(config: ModelConfig) -> Iterator[Fault]:
 
 def _scheduling(config: ModelConfig) -> Iterator[Fault]:
     raw = config.raw
-    choices = [
-        key
-        for key in ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
-        if key in raw
-    ]
+    choices = [key for key in SCHEDULERS if key in raw]
     for extra in choices[1:]:
         yield Fault(extra, f"{choices[0]} is set as well", "keep one of them")
     if config.dynamic_batching is not None:

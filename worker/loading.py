@@ -66,12 +66,21 @@ def load_model(
     if memory is not None:
         memory.prepare()
     backend = find_backend(config.backend)()
-    completed = backend.load(instance)
+    loaded = backend.load(instance)
     backend.warm_up()
     gpu_bytes = 0 if memory is None else memory.taken(getattr(backend, "bound_growth", None))
     gc.collect()
     gc.freeze()  # what a model loaded stays; a collection that walks it all would delay requests
-    return LoadedModel(backend, instance, completed, gpu_bytes)
+    return LoadedModel(backend, instance, _normalised(config, loaded), gpu_bytes)
+
+
+def _normalised(given: ModelConfig, loaded: ModelConfig) -> ModelConfig:
+    """What the backend completed, in the form that everybody reads."""
+    if loaded is given:
+        return given
+    from naiad.config.completed import completed  # protobuf: not in every worker
+
+    return completed(given, loaded.raw)
 
 
 def load_error(load: Load, fault: BaseException) -> NaiadError:

@@ -12,13 +12,12 @@ from typing import Any, Final
 
 from naiad.config.faults import Fault, did_you_mean, listed
 from naiad.config.model import ModelConfig, TensorConfig
+from naiad.config.validate import SCHEDULERS
 from naiad.protocol.datatypes import CONFIG_NAME
 from naiad.protocol.errors import Code, ModelError
 
 DEFAULT_MAX_BATCH_SIZE: Final = 4
 """max_batch_size of a model that can batch and whose config does not say (as Triton does)."""
-
-SCHEDULERS: Final = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
 
 Dims = tuple[int, ...]
 Json = dict[str, Any]

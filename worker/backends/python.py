@@ -12,12 +12,12 @@ import inspect
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from naiad.config.faults import listed
+from naiad.config.faults import RELEASE, listed
 from naiad.config.model import ModelConfig
 from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
 from naiad.worker.backends import triton_python_backend_utils as pb_utils
@@ -48,7 +48,7 @@ class PythonBackend:
         """Import model.py, let it complete the config, initialize it.
 
         Raises what the model's own code raises, ModelError (LOAD_FAILED) for a file or class that
-        is not as expected, RequestError (UNSUPPORTED) when it turns out to be decoupled.
+        is not as expected, RequestError (UNSUPPORTED) for a completion that this release lacks.
         """
         path = model_path(instance)
         _line_buffered()
@@ -67,12 +67,6 @@ class PythonBackend:
         config = instance.config
         if instance.auto_complete:
             config = completed(model_class, config)
-        if config.decoupled:
-            raise RequestError(
-                "a decoupled transaction policy (several responses to one request) is not in this "
-                "release; return one response per request",
-                code=Code.UNSUPPORTED,
-            )
         self._are_views = config.parameters.get(READ_ONLY_INPUTS, "").lower() == "yes"
         self.takes_device_memory = config.parameters.get(FORCE_CPU_ONLY_INPUTS, "").lower() == "no"
         model = model_class()
@@ -182,7 +176,21 @@ def completed(model_class: Any, config: ModelConfig) -> ModelConfig:
             f"auto_complete_config: expected values that JSON in UTF-8 can hold: {fault}",
             code=Code.LOAD_FAILED,
         ) from fault
-    return ModelConfig.from_json(edited.as_dict())
+    return _judged(config, edited.as_dict())
+
+
+def _judged(given: ModelConfig, edited: Mapping[str, Any]) -> ModelConfig:
+    """The config that initialize sees; raises for one that cannot be served."""
+    from naiad.config.completed import completed, completion_faults  # protobuf: where it is needed
+
+    config = completed(given, edited)
+    faults = [] if config is given else completion_faults(config)
+    if not faults:
+        return config
+    text = "auto_complete_config: " + "\n".join(faults)
+    if any(RELEASE in fault for fault in faults):
+        raise RequestError(text, code=Code.UNSUPPORTED)
+    raise ModelError(text, code=Code.LOAD_FAILED)
 
 
 def arguments(instance: ModelInstance, config: ModelConfig) -> dict[str, str]:

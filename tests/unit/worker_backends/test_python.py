@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -172,7 +173,7 @@ def test_a_config_is_completed_before_initialize(model: Writer) -> None:
         def initialize(self, args):
             import json
 
-            self.seen = json.loads(args["model_config"])["max_batch_size"]
+            self.seen = json.loads(args["model_config"])
         """,
         ECHO,
         config={},
@@ -180,7 +181,32 @@ def test_a_config_is_completed_before_initialize(model: Writer) -> None:
     assert served.config.max_batch_size == 2
     assert served.config.dynamic_batching is not None
     assert served.config.inputs[0].dims == (2,)
-    assert served.backend._model.seen == 2  # type: ignore[attr-defined]
+    seen = served.backend._model.seen  # type: ignore[attr-defined]
+    assert seen == served.config.raw
+    assert seen["dynamic_batching"]["preferred_batch_size"] == [2]
+    assert seen["input"][0]["format"] == "FORMAT_NONE"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ('["input"] = [{"name": "IN", "data_type": "TYPE_FP32", "dims": [0]}]', "expected 1 or"),
+        ('["input"] = [{"name": "IN", "data_type": "TYPE_FP3", "dims": [1]}]', "TYPE_FP3"),
+        ('["dynamic_batching"] = {"preferred_batch_size": [8]}', "preferred_batch_size[0]"),
+    ],
+)
+def test_a_completion_is_judged_as_a_written_config(model: Writer, change: str, said: str) -> None:
+    model.write(
+        f"""
+        @staticmethod
+        def auto_complete_config(config):
+            config.as_dict(){change}
+            return config
+        """,
+        ECHO,
+    )
+    with pytest.raises((ModelError, RequestError), match=re.escape(said)):
+        PythonBackend().load(instance(model.directory, IO))
 
 
 def test_a_model_completes_nothing_where_that_is_switched_off(model: Writer) -> None:
