@@ -52,6 +52,7 @@ from naiad.gateway.pending import Outcome
 from naiad.gateway.plane import Plane, client_shm_disabled
 from naiad.gateway.users import NOBODY, User, UserHeaders
 from naiad.protocol.errors import NaiadError, RequestError
+from naiad.protocol.messages import Parameters
 
 LOG: Final = logging.getLogger("naiad.gateway")
 TEMPLATE_BYTES_MAX: Final = TEXT_BYTES_MAX + BODY_BYTES_MAX
@@ -171,7 +172,8 @@ class Inference:
 
     def _completed(self, call: InferCall, request: HttpRequest, is_local: bool) -> InferCall:
         if self._forward is not None:
-            call = self._with_headers(call, request)
+            parameters = {**call.parameters, **forwarded(request.head, self._forward)}
+            call = call._replace(parameters=parameters)
         if not self._allows_regions(is_local) and uses_regions(call):
             raise client_shm_disabled()
         return call
@@ -243,20 +245,28 @@ class Inference:
             parts=[packed], headers=(("Content-Encoding", coding),), content_type=content_type
         )
 
-    def _with_headers(self, call: InferCall, request: HttpRequest) -> InferCall:
-        assert self._forward is not None
-        parameters = dict(call.parameters)
-        for name in request.head.headers:
-            text = name.decode("latin-1")
-            if self._forward.search(text):
-                parameters[text] = request.head.header(name) or ""
-        return call._replace(parameters=parameters)
-
     async def _response(self, call: InferCall, answer: InferAnswer) -> Response:
         """The response with every large array written apart."""
         outputs = slow_outputs(call, answer)
         written = await self._large.texts(outputs) if outputs else NOTHING
         return response_of(call, answer, written)
+
+
+def forwarded(head: Head, pattern: re.Pattern[str]) -> Parameters:
+    """The headers that become parameters, under the names that the client gave them."""
+    found: Parameters = {}
+    for key, name in head.names.items():
+        text = name.decode("latin-1")
+        if pattern.search(text):
+            found[text] = _text(head.headers[key])
+    return found
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def slow_outputs(call: InferCall, answer: InferAnswer) -> list[AnswerOutput]:

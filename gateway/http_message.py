@@ -30,7 +30,7 @@ class Head:
     answers: what follows from the head alone, and need not be worked out again.
     """
 
-    __slots__ = ("headers", "keeps_alive", "length", "method", "path", "plan", "repeated",
+    __slots__ = ("headers", "keeps_alive", "length", "method", "names", "path", "plan", "repeated",
                  "says_alive")  # fmt: skip
 
     def __init__(
@@ -43,6 +43,7 @@ class Head:
         *,
         says_alive: bool = False,
         repeated: frozenset[bytes] = frozenset(),
+        names: dict[bytes, bytes] | None = None,
     ) -> None:
         self.method = method
         self.path = path
@@ -54,6 +55,8 @@ class Head:
         """The client would take silence for the end of the connection: it speaks HTTP/1.0."""
         self.repeated = repeated
         """Names of headers that came more than once."""
+        self.names = names or {}
+        """As they were sent, by those of `headers`; of several spellings the first."""
         self.plan: object = None
 
     def only(self, name: bytes) -> bytes | None:

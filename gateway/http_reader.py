@@ -109,6 +109,7 @@ class Reader:
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
+        self._names: dict[bytes, bytes] = {}
         self._repeated: set[bytes] = set()
         self._head_bytes = 0
         self._head_read_bytes = 0
@@ -265,6 +266,7 @@ class Reader:
             return
         self._url = b""
         self._headers = {}
+        self._names = {}
         self._repeated = set()
         self._head_bytes = 0
         self._head_read_bytes = 0
@@ -290,12 +292,14 @@ class Reader:
             raise self._head_too_large()
         if self.stage is not Stage.HEAD:
             return  # a trailer
-        name = name.lower()
+        key = name.lower()
         headers = self._headers
-        if name in headers:
-            value = headers[name] + b", " + value
-            self._repeated.add(name)
-        headers[name] = value
+        if key in headers:
+            value = headers[key] + b", " + value
+            self._repeated.add(key)
+        else:
+            self._names[key] = name
+        headers[key] = value
 
     def _count(self, size: int) -> None:
         self._head_bytes += size
@@ -342,6 +346,7 @@ class Reader:
             self._declared or 0,
             says_alive=keeps_alive and version == "1.0",
             repeated=frozenset(self._repeated),
+            names=self._names,
         )
         candidate, self._candidate = self._candidate, None
         if candidate is not None:

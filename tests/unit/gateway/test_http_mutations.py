@@ -124,7 +124,9 @@ def read(known: KnownHeads, pieces: list[bytes]) -> tuple[list[tuple[object, ...
 
     def arrived(request: HttpRequest, held: int) -> None:
         head = request.head
-        found.append((head.method, head.path, head.headers, head.keeps_alive, request.body))
+        found.append(
+            (head.method, head.path, head.headers, head.names, head.keeps_alive, request.body)
+        )
 
     reader = Reader(
         Limits(),
