@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+from naiad.gateway import json_words
 from naiad.gateway.calls import CallOutput, RegionPart
 from naiad.protocol.checks import TIMEOUT_US_MAX, UINT64_MAX
 from naiad.protocol.errors import RequestError
@@ -54,7 +55,7 @@ def parsed(text: bytes, position: Callable[[int], int] = int) -> Any:
     `position`: where something is for the client, of where it is in `text`.
     """
     try:
-        return json.loads(text.decode())
+        return json_words.loads(text.decode())
     except RecursionError:
         raise nested_too_deeply() from None
     except ValueError as fault:

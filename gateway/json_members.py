@@ -12,6 +12,7 @@ import re
 from collections.abc import Generator
 from typing import Any, Final
 
+from naiad.gateway import json_words
 from naiad.gateway.calls import TENSORS_MAX
 from naiad.gateway.http_parameters import Json, check_unicode, kind_of, may_have_halves
 from naiad.protocol.errors import RequestError
@@ -34,7 +35,6 @@ _TOKEN_CHARS: Final = 16
 """More than a parser looks ahead."""
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
-_DECODER: Final = json.JSONDecoder()
 _KEY_EXPECTED: Final = "Expecting property name enclosed in double quotes"
 
 
@@ -45,10 +45,8 @@ def members(text: str, wanted: frozenset[str]) -> Generator[None, None, Json]:
 
     Raises ValueError as json does, RecursionError, and RequestError for too many values.
     """
-    walk = _Walk(text)
+    walk = _Walk(json_words.without_mark(text))
     found: Json = {}
-    if text.startswith("\ufeff"):
-        raise walk.fault("Unexpected UTF-8 BOM (decode using utf-8-sig)")
     if walk.here() != "{":
         # An array may be too large to be looked at.
         kind = "an array" if walk.here() == "[" else kind_of(walk.value())
@@ -167,7 +165,7 @@ class _Walk:
         part = self._text[start : start + chars_max]
         is_cut = start + chars_max < len(self._text)
         try:
-            found, end = _DECODER.raw_decode(part)
+            found, end = json_words.raw_decode(part)
         except json.JSONDecodeError as fault:
             is_at_end = fault.pos > len(part) - _TOKEN_CHARS
             if is_cut and (is_at_end or fault.msg.startswith("Unterminated")):
