@@ -13,7 +13,14 @@ from typing import Any, Final, NamedTuple
 
 from naiad.config.faults import without_roots
 from naiad.config.model import ModelConfig
-from naiad.protocol.errors import Code, InternalError, ModelError, NaiadError, RequestError
+from naiad.protocol.errors import (
+    Code,
+    InternalError,
+    ModelError,
+    NaiadError,
+    RequestError,
+    WireError,
+)
 from naiad.protocol.messages import BatchRequest, BatchResult, Durations
 from naiad.shm.layout import is_written_over
 from naiad.shm.page import SlotPage
@@ -127,10 +134,11 @@ class Execution:
         )
         return ExecutedBatch(_bounded(results), durations, self._splits, frames)
 
-    def refuse(self, request: BatchRequest, error: ModelError) -> None:
+    def refuse(self, request: BatchRequest, error: ModelError) -> WireError:
         """The result of a request cannot be sent after all: take back what it was lent."""
         self._lender.end(request.session, request.id)
         self._log.line(f"request {request.label or '-'}: {error.message}")
+        return _told(request, error)
 
     def _copied_in_ns(self, most_ns: int) -> int:
         """What of the execution was the way of inputs to the device, as far as it tells."""
@@ -194,7 +202,7 @@ class Execution:
             try:
                 requests.append(read(request, batch))
             except NaiadError as fault:
-                results[index] = BatchResult(fault.wire(), ())
+                results[index] = BatchResult(_told(request, fault), ())
         return ReadBatch(batch, requests, results)
 
     def _execute(
@@ -254,7 +262,9 @@ class Execution:
             except InstanceLost:
                 raise
             except BaseException as fault:  # a response is made of the model's own objects
-                results[index] = BatchResult(self._write_fault(request, fault).wire(), ())
+                error = self._write_fault(request, fault)
+                is_models = issubclass(type(fault), ModelError)
+                results[index] = BatchResult(_told(request, error, is_models=is_models), ())
         if writer.fallback_count:
             self._page.count_io_faults(writer.fallback_count)
         return writer.frames()
@@ -283,6 +293,15 @@ class Execution:
         place = place_below(self._directory, fault).rpartition("/")[2]
         text = without_roots(described(fault), (os.path.dirname(self._directory),))
         return ModelError(text + (f" ({place})" if place else ""))
+
+
+def _told(request: BatchRequest, error: NaiadError, *, is_models: bool = False) -> WireError:
+    """An error as its client reads it. A model's own text stays as it is, whatever its code."""
+    code, message, is_retryable = error.wire()
+    is_models = is_models and error.code != Code.MODEL_OUTPUT_INVALID
+    if request.label and not is_models and error.code != Code.MODEL_ERROR:
+        message = f"[request id: {request.label}] {message}"
+    return (code, message, is_retryable)
 
 
 def _bounded(results: list[BatchResult]) -> tuple[BatchResult, ...]:

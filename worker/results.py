@@ -11,14 +11,14 @@ from typing import Final
 
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
-from naiad.protocol.errors import Code, ModelError
+from naiad.protocol.errors import Code, ModelError, WireError
 
 RESULTS_HEADER_BYTES_MAX: Final = m.WORKER_HEADER_BYTES_MAX * 3 // 4
 """For one RESULTS message: the broker puts a little more into the ANSWERS it makes of it, and a
 client takes no more than the broker does."""
 
-Refuse = Callable[[int, ModelError], None]
-"""Called with the index of a result that is replaced by an error."""
+Refuse = Callable[[int, ModelError], WireError]
+"""Called with the index of a result that is replaced by an error; how the client is told it."""
 
 
 def results_header(results: m.Results, frame_sizes: Sequence[int], refuse: Refuse) -> bytes:
@@ -39,8 +39,7 @@ def results_header(results: m.Results, frame_sizes: Sequence[int], refuse: Refus
     for index, result in enumerate(results.results):
         error = _fault_of(result, frame_sizes, share)
         if error is not None:
-            refuse(index, error)
-            result = m.BatchResult(error.wire(), ())
+            result = m.BatchResult(refuse(index, error), ())
         kept.append(result)
     assert fault is None or kept != list(results.results), fault
     return encode(results._replace(results=tuple(kept)))

@@ -10,7 +10,14 @@ from naiad.broker.core.job import Job, JobState
 from naiad.broker.core.models import ModelVersion
 from naiad.broker.core.sessions import Session
 from naiad.broker.core.world import World
-from naiad.protocol.errors import Code, NaiadError, RequestError, Unavailable
+from naiad.protocol.errors import (
+    Code,
+    NaiadError,
+    RequestError,
+    Unavailable,
+    WireError,
+    error_from_wire,
+)
 from naiad.protocol.messages import InferAnswer, Parameters, Place, Region, Released, Tensor
 
 ANSWERS_PER_MESSAGE_MAX: Final = 512
@@ -111,6 +118,15 @@ class Answers:
         job.session.leave(job)
         job.state = JobState.DONE
         self._error(job, fault)
+
+    def failed_in_worker(self, job: Job, error: WireError) -> None:
+        """End a job with its worker's error, whose text is complete."""
+        job.session.leave(job)
+        job.state = JobState.DONE
+        fault = error_from_wire(error)
+        job.model.statistics.failed(fault.code, self._world.now_ns - job.first_enqueued_ns)
+        answer = InferAnswer(job.request.id, fault.wire(), job.model.version, ())
+        self._append_error(job.session, answer)
 
     def abandon(self, job: Job, fault: NaiadError) -> None:
         """Answer a job now although a worker still has its memory: RELEASED follows later."""
@@ -231,8 +247,7 @@ class Answers:
 def _error_answer(job: Job, fault: NaiadError) -> InferAnswer:
     label = job.request.label
     code, message, retryable = fault.wire()
-    # A model's own text stays as it is, as in Triton: its clients may read it.
-    if label and fault.code != Code.MODEL_ERROR:
+    if label:
         message = f"[request id: {label}] {message}"
     return InferAnswer(job.request.id, (code, message, retryable), job.model.version, ())
 

@@ -19,7 +19,7 @@ from naiad.broker.core.sessions import UNKNOWN_ARENA, Session
 from naiad.broker.core.statistics import TIME_BOUNDS_NS
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
-from naiad.protocol.errors import Code, WireError, error_from_wire
+from naiad.protocol.errors import Code, WireError
 from naiad.protocol.messages import InferAnswer, Place, Region, Tensor
 
 _REGION = int(Place.REGION)
@@ -200,7 +200,7 @@ class Results:
             outgoing.small_bytes = len(frames[0])
             outgoing.frames = list(frames[1:])
         for job, error in failed:
-            self._answers.fail(job, error_from_wire(error))
+            self._answers.failed_in_worker(job, error)
         if done:
             statistics.inference_count += rows
             statistics.success_count += done
@@ -254,7 +254,7 @@ class Results:
                 # or says so again.
                 self._dispatch.requeue(job)
             else:
-                self._answers.fail(job, error_from_wire(result.error))
+                self._answers.failed_in_worker(job, result.error)
             return
         self._answers.finish(job)
         self._answers.make_room(job.session)

@@ -444,7 +444,8 @@ def test_a_handle_of_a_process_that_is_gone_is_told_by_the_regions_name(
     fake_cuda_ipc.forget_another(handle)
     code, text, _ = error_of(run(ScriptedBackend(doubled), table, given()))
     assert code == Code.INVALID_ARGUMENT
-    assert text.startswith("CUDA shared memory region 'theirs' cannot be opened: CUDA error 1 ")
+    what = "CUDA shared memory region 'theirs' cannot be opened: CUDA error 1 "
+    assert text.startswith(f"[request id: r1] {what}")
     assert "Register it again" in text
     assert handle.hex()[:16] not in text
     assert "cuda:" not in text

@@ -156,6 +156,35 @@ def test_only_the_guilty_request_of_a_failing_batch_fails() -> None:
     assert done.splits == len(backend.sizes) - 1
 
 
+@pytest.mark.parametrize(
+    ("fault", "is_models"),
+    [
+        (ModelError("what it says"), True),
+        (ModelError("what it says", code=Code.NOT_FOUND), True),
+        (ModelError("what it says", code=Code.UNAVAILABLE, retryable=True), True),
+        (ModelError("what it says", code=Code.MODEL_OUTPUT_INVALID), False),
+        (RequestError("what it says"), False),
+    ],
+)
+def test_a_models_own_text_is_told_as_it_is(fault: NaiadError, is_models: bool) -> None:
+    done = execution_of(ScriptedBackend(lambda request: fault), CONFIG).run(
+        batch_of([fp32(7)], [bytes(16)]), set()
+    )
+    text = "what it says" if is_models else "[request id: r7] what it says"
+    assert done.results[0].error == (fault.code, text, fault.retryable)
+
+
+def test_what_cannot_be_read_or_sent_is_told_with_the_request() -> None:
+    execution = execution_of(ScriptedBackend(echo), CONFIG)
+    batch = batch_of([fp32(7, items=5)], [bytes(16)])
+    error = execution.run(batch, set()).results[0].error
+    assert error is not None
+    assert error[1].startswith("[request id: r7] ")
+    refused = ModelError("too large", code=Code.MODEL_OUTPUT_INVALID)
+    assert execution.refuse(batch.requests[0], refused)[1] == "[request id: r7] too large"
+    assert execution.refuse(batch.requests[0]._replace(label=""), refused) == refused.wire()
+
+
 def test_halving_can_be_switched_off() -> None:
     config = config_of(
         *TENSORS,

@@ -8,7 +8,7 @@ import pytest
 
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode
-from naiad.protocol.errors import Code, ModelError
+from naiad.protocol.errors import Code, ModelError, WireError
 from naiad.worker.results import RESULTS_HEADER_BYTES_MAX, results_header
 
 GOOD = m.BatchResult(None, (m.Tensor("Y", "FP32", (1,), 0, 0, 0, 4),), 0, True, {"k": 1})
@@ -20,7 +20,12 @@ def results_of(*results: m.BatchResult) -> m.Results:
 
 def sent(results: m.Results) -> tuple[m.Results, dict[int, ModelError]]:
     refused: dict[int, ModelError] = {}
-    header = results_header(results, [4], refused.__setitem__)
+
+    def refuse(index: int, error: ModelError) -> WireError:
+        refused[index] = error
+        return error.wire()
+
+    header = results_header(results, [4], refuse)
     found = decode(header, [4], RESULTS_HEADER_BYTES_MAX)
     assert isinstance(found, m.Results)
     return found, refused

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import ClassVar, NoReturn
 
 from naiad.protocol.errors import Code, InternalError, ModelError, NaiadError
-from naiad.protocol.errors import RequestError as _RequestError
-from naiad.protocol.errors import Unavailable as _Unavailable
 
 
 class TritonModelException(Exception):
@@ -57,21 +55,21 @@ class TritonError:
         return self._message
 
 
-_MEANING: dict[int, tuple[type[NaiadError], Code]] = {
-    TritonError.UNKNOWN: (ModelError, Code.MODEL_ERROR),
-    TritonError.INTERNAL: (ModelError, Code.MODEL_ERROR),
-    TritonError.NOT_FOUND: (_RequestError, Code.NOT_FOUND),
-    TritonError.INVALID_ARG: (_RequestError, Code.INVALID_ARGUMENT),
-    TritonError.UNAVAILABLE: (_Unavailable, Code.UNAVAILABLE),
-    TritonError.UNSUPPORTED: (_RequestError, Code.UNSUPPORTED),
-    TritonError.ALREADY_EXISTS: (_RequestError, Code.ALREADY_EXISTS),
-    TritonError.CANCELLED: (_RequestError, Code.CANCELLED),
+_MEANING: dict[int, Code] = {
+    TritonError.UNKNOWN: Code.MODEL_ERROR,
+    TritonError.INTERNAL: Code.MODEL_ERROR,
+    TritonError.NOT_FOUND: Code.NOT_FOUND,
+    TritonError.INVALID_ARG: Code.INVALID_ARGUMENT,
+    TritonError.UNAVAILABLE: Code.UNAVAILABLE,
+    TritonError.UNSUPPORTED: Code.UNSUPPORTED,
+    TritonError.ALREADY_EXISTS: Code.ALREADY_EXISTS,
+    TritonError.CANCELLED: Code.CANCELLED,
 }
 
 
 def to_naiad(error: object) -> NaiadError:
-    """The wire error for the error of a response."""
+    """The error of a response: a ModelError whatever its code, as the text is the model's own."""
     if not isinstance(error, TritonError):
         return InternalError(f"expected a TritonError, got {type(error).__name__}")
-    kind, code = _MEANING[error.code()]
-    return kind(str(error.message()), code=code)
+    code = _MEANING[error.code()]
+    return ModelError(str(error.message()), code=code, retryable=code == Code.UNAVAILABLE)
