@@ -28,6 +28,7 @@ from naiad.cli.tritonserver_flags import (
     Switch,
     To,
 )
+from naiad.config.backends import NOT_IN_THIS_RELEASE, SHIPPED_BACKENDS
 from naiad.config.faults import did_you_mean
 
 _TRUE: Final = frozenset({"true", "on", "1"})
@@ -191,11 +192,12 @@ def _pair(name: str, text: str, form: str) -> tuple[str, str]:
     return key, value
 
 
+_BACKEND_FORM: Final = "BACKEND,SETTING=VALUE or SETTING=VALUE"
 _MODEL_SETTINGS: Final = "leave it out; docs/model_configuration.md has what a model can set"
 
 
 def _backend(out: Translated, name: str, text: str) -> None:
-    key, value = _pair(name, text, "BACKEND,SETTING=VALUE or SETTING=VALUE")
+    key, value = _pair(name, text, _BACKEND_FORM)
     if key == AUTO_COMPLETE_SETTING:
         is_on = _checked(f"{name} {key}", "boolean", value) == "true"
         out.switches["--disable-auto-complete-config"] = not is_on
@@ -204,6 +206,17 @@ def _backend(out: Translated, name: str, text: str) -> None:
     if absent is not None:
         if value.lower() not in absent.harmless:
             raise WrongFlag(f"{name}={key}=…: {absent.what}")
+        return
+    backend, comma, setting = key.partition(",")
+    if comma and not (backend and setting):
+        raise WrongFlag(f"{name}: expected {_BACKEND_FORM}, got {text!r:.80}")
+    if comma and backend not in SHIPPED_BACKENDS:
+        is_meant = backend in NOT_IN_THIS_RELEASE
+        guess = "" if is_meant else did_you_mean(backend, SHIPPED_BACKENDS)
+        out.notes[f"{name}={backend}"] = (
+            f"{name}={backend:.80},... has no effect: there is no such backend in this release"
+            + (f"; {guess}" if guess else "")
+        )
         return
     why = BACKEND_SETTINGS.get(key)
     if why is None:

@@ -55,6 +55,7 @@ KNOWN_BACKENDS: Final = frozenset(PLATFORM_BACKEND.values()) | {
 }
 NOT_IN_THIS_RELEASE: Final = frozenset({"tensorflow", "pytorch", "openvino"})
 """Known by name and not shipped; a package of somebody else may still bring one."""
+SHIPPED_BACKENDS: Final = KNOWN_BACKENDS - NOT_IN_THIS_RELEASE
 TELLS_NOTHING: Final = frozenset({"identity"})
 """Backends that complete no config: what is left out there, nobody fills in."""
 GPU_ONLY_BACKENDS: Final = frozenset({"tensorrt"})

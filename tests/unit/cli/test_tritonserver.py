@@ -202,6 +202,25 @@ def test_settings_of_backends_without_effect_are_told() -> None:
         assert note.startswith(f"--backend-config={setting} has no effect: ")
 
 
+def test_settings_of_backends_that_are_not_there_are_told_in_one_line_each() -> None:
+    found = given(
+        "--backend-config=tensorflow,version=2",
+        "--backend-config=tensorflow,default-max-batch-size=8",
+        "--backend-config=onnxruntim,plugins=/a.so",
+    )
+    assert list(found.notes.values()) == [
+        "--backend-config=tensorflow,... has no effect: there is no such backend in this release",
+        "--backend-config=onnxruntim,... has no effect: there is no such backend in this release; "
+        'did you mean "onnxruntime"?',
+    ]
+    for wrong in ("python,x=1", "tensorrt,x=1", "onnxruntime,x=1", "identity,x=1", "version=2"):
+        with pytest.raises(WrongFlag, match="no backend of this release has this setting"):
+            given(f"--backend-config={wrong}")
+    for wrong in (",version=2", "tensorflow,=2"):
+        with pytest.raises(WrongFlag, match="expected BACKEND,SETTING=VALUE"):
+            given(f"--backend-config={wrong}")
+
+
 def test_every_flag_that_means_something_is_an_option_of_serve() -> None:
     later = {"--http-restricted-api", "--grpc-restricted-protocol"}
     for name, flag in FLAGS.items():
