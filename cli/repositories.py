@@ -11,7 +11,7 @@ import os
 from naiad.cli.exit_codes import ExitCode
 from naiad.cli.failure import CommandFailed
 from naiad.config.entries import DIRECTORY, is_broken_link, what_is_at
-from naiad.config.names import path_text_fault
+from naiad.config.names import path_text_fault, remote_fault
 
 CONFIG_NAME = "config.pbtxt"
 
@@ -21,6 +21,10 @@ def checked(paths: tuple[str, ...], *, may_be_empty: bool) -> tuple[str, ...]:
 
     Raises CommandFailed (USAGE), one sentence with the way out.
     """
+    for path in paths:
+        remote = remote_fault(path)
+        if remote is not None:
+            raise _wrong(f"model repository {remote}")
     absolute = tuple(os.path.abspath(path) for path in paths)
     models = 0
     for path in absolute:

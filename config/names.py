@@ -53,6 +53,16 @@ def path_text_fault(path: str) -> str | None:
     return f"{printable(path)} is not UTF-8; rename the directory, or give a link to it"
 
 
+def remote_fault(path: str) -> str | None:
+    """Why a repository that Triton would fetch (s3://, gs://, ...) cannot be one, or None."""
+    if "://" not in path:
+        return None
+    return (
+        f"{printable(path)}: remote repositories are not in this release; copy it to a local "
+        "directory, or mount it, and give that"
+    )
+
+
 def spelled_out(name: str) -> str:
     """A name that cannot be a model's, as a text for messages, tables and logs: bytes that are not
     UTF-8 as \\xff, control characters as \\n, blanks alone in quotes."""

@@ -16,7 +16,7 @@ from naiad.config.entries import DIRECTORY, FILE, is_broken_link, what_is_at
 from naiad.config.faults import Fault, did_you_mean, listed
 from naiad.config.model import Json
 from naiad.config.model_directory import CONFIGS, ScannedModel, looks_like_model, read_model
-from naiad.config.names import model_name_fault, path_text_fault, printable
+from naiad.config.names import model_name_fault, path_text_fault, printable, remote_fault
 from naiad.config.pbtxt import FILE_NAME
 from naiad.config.surroundings import CPU_ONLY, Surroundings
 
@@ -189,13 +189,9 @@ def _missing(name: str, repositories: Sequence[str], known: Mapping[str, object]
 def _candidates(repository: str, notes: list[str]) -> list[str] | RepositoryFault:
     """Names of a repository's subdirectories, or why it is no repository."""
     shown = printable(repository)
-    if "://" in repository:
-        return RepositoryFault(
-            "remote",
-            repository,
-            f"model repository {shown}: remote repositories are not in this release; copy it to a "
-            "local directory and give that",
-        )
+    remote = remote_fault(repository)
+    if remote is not None:
+        return RepositoryFault("remote", repository, f"model repository {remote}")
     text_fault = path_text_fault(repository)
     if text_fault is not None:
         return RepositoryFault("not_utf8", repository, f"model repository {text_fault}")

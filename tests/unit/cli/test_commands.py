@@ -108,6 +108,28 @@ def test_what_is_no_repository_is_refused(
     assert failure.value.message.startswith(said.format(tmp_path))
 
 
+@pytest.mark.parametrize("scheme", ["s3", "gs", "as", "hdfs", "http", "https"])
+def test_a_remote_repository_is_refused_by_name(scheme: str) -> None:
+    with pytest.raises(CommandFailed) as failure:
+        repositories.checked((".", f"{scheme}://b/m"), may_be_empty=True)
+    assert failure.value.code == ExitCode.USAGE
+    assert failure.value.message == (
+        f"model repository '{scheme}://b/m': remote repositories are not in this release; copy it "
+        "to a local directory, or mount it, and give that"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["serve", "s3://b/m"], ["check", "s3://b/m"], ["tritonserver", "--model-repository=s3://b/m"]],
+)
+def test_every_command_refuses_a_remote_repository(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) != ExitCode.DONE
+    assert "remote repositories are not in this release" in capsys.readouterr().err
+
+
 def test_repositories_are_accepted(tmp_path: Path) -> None:
     plant(tmp_path, ["a/m/config.pbtxt", "b/7/1/model.onnx", "empty/"])
     both = (str(tmp_path / "a"), str(tmp_path / "b"))
