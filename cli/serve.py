@@ -26,7 +26,7 @@ from naiad.cli.metrics_listener import MetricsListener
 from naiad.cli.plan import Plan
 from naiad.cli.seconds import Seconds
 from naiad.cli.server_options import found, gpus_option, missing_gpu_option
-from naiad.cli.startup import Status, failed_models, models_table
+from naiad.cli.startup import Status, failed_models, models_table, outcome
 from naiad.cli.supervisor import Supervisor
 from naiad.config.settings import DEFAULT_NAME, SCAN_TIMEOUT_SECONDS, SPARES_MAX, Settings
 from naiad.config.surroundings import OnMissingGpu
@@ -262,9 +262,6 @@ def _started_log(path: str | None, levels: LogLevels) -> LogWriter:
 
 def _show_settled(status: Status, where: str, notices: LogWriter) -> bool:
     """The table and the greeting; whether a model failed."""
-    models = status["models"]
-    notices.show(models_table(models, sys.stderr))
-    failed = failed_models(status)
-    state = f"{len(failed)} of {len(models)} models failed" if failed else "ready"
-    notices.show(f"listening on {where} ({state})")
-    return bool(failed)
+    notices.show(models_table(status["models"], sys.stderr))
+    notices.show(f"listening on {where} ({outcome(status)})")
+    return bool(failed_models(status))

@@ -10,6 +10,7 @@ import selectors
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TextIO
 
+from naiad.broker.core.models import UNLOADED
 from naiad.cli.control import ControlLink
 from naiad.cli.tables import boxed, is_terminal, table
 from naiad.protocol.errors import NaiadError
@@ -99,9 +100,14 @@ def is_settled(status: Status) -> bool:
 
 
 def failed_models(status: Status) -> list[str]:
-    """'name: reason' of each model that did not become ready."""
-    return [
-        f"{model['name']}: {model['reason'] or 'no reason given'}"
-        for model in status["models"]
-        if model["state"] == "UNAVAILABLE"
-    ]
+    """Names of the models that did not become ready: each once, however many versions it has."""
+    rows = (one for one in status["models"] if one["state"] == "UNAVAILABLE")
+    return list(dict.fromkeys(one["name"] for one in rows if one["reason"] != UNLOADED))
+
+
+def outcome(status: Status) -> str:
+    """How the start went, in the numbers that /v2/health/ready has."""
+    failed = failed_models(status)
+    if not failed:
+        return "ready"
+    return f"{len(failed)} of {status['server']['models']['known']} models failed"

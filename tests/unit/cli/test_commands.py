@@ -213,7 +213,7 @@ def test_a_start_is_settled_when_nothing_is_on_its_way() -> None:
     assert not is_settled({"server": {"phase": "loading"}})
     ready = {"name": "a", "version": 1, "state": "READY", "reason": ""}
     failed = {"name": "b", "version": 2, "state": "UNAVAILABLE", "reason": "no file"}
-    assert failed_models({"models": [ready, failed]}) == ["b: no file"]
+    assert failed_models({"models": [ready, failed]}) == ["b"]
 
 
 def test_the_status_for_a_person_names_what_there_is() -> None:

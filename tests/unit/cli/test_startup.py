@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from naiad.cli.startup import models_table
+from naiad.cli.startup import failed_models, models_table, outcome
 
 MODELS: list[dict[str, Any]] = [
     {"name": "good", "version": 1, "state": "READY", "instances": 2, "reason": ""},
@@ -40,3 +40,19 @@ def test_on_a_terminal_it_is_a_coloured_table(monkeypatch: pytest.MonkeyPatch) -
     assert "\x1b[" in shown
     assert "INSTANCES" in shown
     assert "+---" not in shown
+
+
+def test_the_outcome_counts_models_as_readiness_does_and_not_versions() -> None:
+    def status(*rows: tuple[str, int, str, str]) -> dict[str, Any]:
+        keys = ("name", "version", "state", "reason")
+        names = {row[0] for row in rows}
+        models = [dict(zip(keys, row, strict=True)) for row in rows]
+        return {"models": models, "server": {"models": {"known": len(names)}}}
+
+    good = [("good", 1, "READY", ""), ("good", 12, "READY", "")]
+    bad = [("bad", 1, "UNAVAILABLE", "no luck"), ("bad", 2, "UNAVAILABLE", "no luck")]
+    gone = [("gone", 1, "UNAVAILABLE", "unloaded")]
+
+    assert outcome(status(*good, *bad, *gone)) == "1 of 3 models failed"
+    assert failed_models(status(*good, *bad, *gone)) == ["bad"]
+    assert outcome(status(*good, *gone)) == "ready"
