@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from naiad.gateway import json_words
 from naiad.gateway.calls import CallOutput, RegionPart
-from naiad.protocol.checks import TIMEOUT_US_MAX, UINT64_MAX
+from naiad.protocol.checks import INT64_MAX, TIMEOUT_US_MAX, UINT64_MAX
 from naiad.protocol.errors import RequestError
 from naiad.protocol.messages import Parameters, Sequence
 
@@ -208,7 +208,7 @@ class RequestParameters:
                     f"parameter '{key:.80}' has invalid type. It should be either 'int', 'bool',"
                     f" 'string', or 'double'; got {kind_of(value)}"
                 )
-            self.others[key] = value
+            self.others[key] = _number(value) if type(value) is int else value
 
 
 _KNOWN: Final = frozenset(
@@ -221,6 +221,16 @@ _KNOWN: Final = frozenset(
         "binary_data_output",
     }
 )
+
+
+def _number(value: int) -> int | float:
+    """One beyond 64 bits is a double, as for Triton's parser."""
+    if -INT64_MAX - 1 <= value <= INT64_MAX:
+        return value
+    try:
+        return float(value)
+    except OverflowError:  # refused with all that cannot travel
+        return value
 
 
 def _sequence(found: Json) -> Sequence | None:

@@ -13,7 +13,7 @@ from naiad.protocol import messages as m
 from naiad.protocol.errors import ProtocolError
 
 ARRAY_ITEMS_MAX: Final = 4096
-STRING_BYTES_MAX: Final = 16 * 1024
+STRING_BYTES_MAX: Final = 32 * 1024
 NAME_BYTES_MAX: Final = 1024
 RANK_MAX: Final = 32
 INT64_MAX: Final = 2**63 - 1

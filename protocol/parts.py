@@ -65,7 +65,7 @@ class Region(NamedTuple):
 
 
 Parameters = dict[str, str | int | float | bool]
-PARAMETERS_MAX: Final = 64
+PARAMETERS_MAX: Final = 256
 
 ANY_VERSION: Final = -1
 

@@ -38,8 +38,9 @@ FIELDS_PER_STEP: Final = 512
 INPUTS_PER_STEP: Final = 64
 PART_BYTES: Final = 8 * 1024
 """Of a message that the library is given at once: 1 to 2 ms where they are numbers."""
-FIELD_BYTES_MAX: Final = 32 * 1024
-"""Of a parameter, an output or another field that is no tensor: twice what one can use."""
+FIELD_BYTES_MAX: Final = 48 * 1024
+"""Of a parameter, an output or another field that is no tensor: more than the longest text that one
+may have, and its name."""
 BESIDE_BYTES_MAX: Final = 256 * 1024
 """Of all these together: four times what the server's own message of a request may have."""
 COPIED_BYTES: Final = 256 * 1024

@@ -147,7 +147,7 @@ def test_a_closed_client_says_so(broker: Broker, connect: Connect) -> None:
         ({"x": SMALL}, {"priority": -1}, "priority"),
         ({"x": SMALL}, {"timeout_us": 1.5}, "timeout_us"),
         ({"x": SMALL}, {"parameters": {"a": [1]}}, "parameter 'a'"),
-        ({"x": SMALL}, {"parameters": {f"p{n}": n for n in range(65)}}, "65 parameters"),
+        ({"x": SMALL}, {"parameters": {f"p{n}": n for n in range(257)}}, "257 parameters"),
         ({"x": SMALL}, {"label": "x" * 5000}, "label"),
         ({"x": SMALL}, {"version": "1"}, "version"),
         (

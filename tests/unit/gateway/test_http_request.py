@@ -112,6 +112,22 @@ def test_parameters() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (2**63 - 1, 2**63 - 1),
+        (-(2**63), -(2**63)),
+        (2**63, 2.0**63),
+        (-(2**63) - 1, -(2.0**63)),
+        (2**64, 2.0**64),
+        (10**400, 10**400),
+    ],
+)
+def test_a_number_beyond_64_bits_is_a_double(given: int, expected: float) -> None:
+    found = parse({"inputs": [JSON_INPUT], "parameters": {"a": given}}).parameters["a"]
+    assert (type(found), found) == (type(expected), expected)
+
+
+@pytest.mark.parametrize(
     ("request_", "text"),
     [
         (b"{", "failed to parse the request JSON buffer: Expecting property name"),

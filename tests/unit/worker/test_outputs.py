@@ -8,7 +8,7 @@ import pytest
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
 from naiad.protocol.errors import Code, ModelError
-from naiad.protocol.messages import OutputRequest
+from naiad.protocol.messages import PARAMETERS_MAX, OutputRequest
 from naiad.worker.backends.base import OutputTensor
 from naiad.worker.outputs import PARAMETERS_BYTES_MAX, OutputRules
 from support.worker_parts import config_of, tensor_json
@@ -92,8 +92,8 @@ def test_response_parameters_must_be_plain_values() -> None:
     assert RULES.parameters({"k": 1, "x": "y"}) == {"k": 1, "x": "y"}
     with pytest.raises(ModelError, match=r"response parameter 'k': expected .*, got list"):
         RULES.parameters({"k": []})
-    with pytest.raises(ModelError, match="at most 64 response parameters, got 65"):
-        RULES.parameters({str(number): number for number in range(65)})
+    with pytest.raises(ModelError, match="at most 256 response parameters, got 257"):
+        RULES.parameters({str(number): number for number in range(PARAMETERS_MAX + 1)})
 
 
 @pytest.mark.parametrize(

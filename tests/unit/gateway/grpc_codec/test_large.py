@@ -31,6 +31,7 @@ from naiad.gateway.grpc_codec.wire import (
     request_id,
     varint,
 )
+from naiad.protocol import messages as m
 from naiad.protocol.errors import RequestError
 from support.steps import ended
 
@@ -278,7 +279,10 @@ def parameters(count: int, size: int = 1) -> dict[str, Any]:
             with_(outputs=[{}] * (TENSORS_MAX + 1)),
             f"outputs or more, expected at most {TENSORS_MAX}",
         ),
-        (with_(parameters=parameters(71)), "71 parameters, expected at most 64"),
+        (
+            with_(parameters=parameters(m.PARAMETERS_MAX + 7)),
+            f"263 parameters, expected at most {m.PARAMETERS_MAX}",
+        ),
         (with_(parameters=parameters(1, FIELD_BYTES_MAX)), f"expected at most {FIELD_BYTES_MAX}"),
         (with_(parameters=parameters(10, 30_000)), f"expected at most {BESIDE_BYTES_MAX}"),
         (with_(raw_input_contents=[b""] * FIELDS_MAX), f"more than {FIELDS_MAX} fields"),
