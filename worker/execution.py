@@ -43,9 +43,8 @@ from naiad.worker.exception_text import described, own_error, place_below
 from naiad.worker.gpu_health import GpuHealth
 from naiad.worker.log import Log
 from naiad.worker.outputs import OutputRules
+from naiad.worker.results import bounded, told
 
-ERROR_CHARS_MAX: Final = 128 * 1024
-"""Of all error texts of one RESULTS message together, whose header is bounded."""
 _CANCELLED: Final = RequestError("cancelled before it was executed", code=Code.CANCELLED).wire()
 _PENDING: Final = BatchResult(InternalError("never answered").wire(), ())
 
@@ -132,13 +131,13 @@ class Execution:
         durations = Durations(
             read_ns - started_ns, executed_ns - read_ns, monotonic_ns() - executed_ns
         )
-        return ExecutedBatch(_bounded(results), durations, self._splits, frames)
+        return ExecutedBatch(bounded(results), durations, self._splits, frames)
 
     def refuse(self, request: BatchRequest, error: ModelError) -> WireError:
         """The result of a request cannot be sent after all: take back what it was lent."""
         self._lender.end(request.session, request.id)
         self._log.line(f"request {request.label or '-'}: {error.message}")
-        return _told(request, error)
+        return told(request, error)
 
     def _copied_in_ns(self, most_ns: int) -> int:
         """What of the execution was the way of inputs to the device, as far as it tells."""
@@ -202,7 +201,7 @@ class Execution:
             try:
                 requests.append(read(request, batch))
             except NaiadError as fault:
-                results[index] = BatchResult(_told(request, fault), ())
+                results[index] = BatchResult(told(request, fault), ())
         return ReadBatch(batch, requests, results)
 
     def _execute(
@@ -264,7 +263,7 @@ class Execution:
             except BaseException as fault:  # a response is made of the model's own objects
                 error = self._write_fault(request, fault)
                 is_models = issubclass(type(fault), ModelError)
-                results[index] = BatchResult(_told(request, error, is_models=is_models), ())
+                results[index] = BatchResult(told(request, error, is_models=is_models), ())
         if writer.fallback_count:
             self._page.count_io_faults(writer.fallback_count)
         return writer.frames()
@@ -293,25 +292,3 @@ class Execution:
         place = place_below(self._directory, fault).rpartition("/")[2]
         text = without_roots(described(fault), (os.path.dirname(self._directory),))
         return ModelError(text + (f" ({place})" if place else ""))
-
-
-def _told(request: BatchRequest, error: NaiadError, *, is_models: bool = False) -> WireError:
-    """An error as its client reads it. A model's own text stays as it is, whatever its code."""
-    code, message, is_retryable = error.wire()
-    is_models = is_models and error.code != Code.MODEL_OUTPUT_INVALID
-    if request.label and not is_models and error.code != Code.MODEL_ERROR:
-        message = f"[request id: {request.label}] {message}"
-    return (code, message, is_retryable)
-
-
-def _bounded(results: list[BatchResult]) -> tuple[BatchResult, ...]:
-    """The results, their error texts cut so that together they fit into a header."""
-    if sum([len(r.error[1]) for r in results if r.error is not None]) <= ERROR_CHARS_MAX:
-        return tuple(results)
-    limit = ERROR_CHARS_MAX // len(results)
-    return tuple(
-        result
-        if result.error is None
-        else result._replace(error=(result.error[0], result.error[1][:limit], result.error[2]))
-        for result in results
-    )

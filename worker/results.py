@@ -11,12 +11,14 @@ from typing import Final
 
 from naiad.protocol import messages as m
 from naiad.protocol.codec import decode, encode
-from naiad.protocol.errors import Code, ModelError, WireError
+from naiad.protocol.errors import Code, ModelError, NaiadError, WireError
 
 RESULTS_HEADER_BYTES_MAX: Final = m.WORKER_HEADER_BYTES_MAX * 3 // 4
 """For one RESULTS message: the broker puts a little more into the ANSWERS it makes of it, and a
 client takes no more than the broker does."""
 
+ERROR_CHARS_MAX: Final = 128 * 1024
+"""Of all error texts of one RESULTS message together, whose header is bounded."""
 Refuse = Callable[[int, ModelError], WireError]
 """Called with the index of a result that is replaced by an error; how the client is told it."""
 
@@ -67,3 +69,25 @@ def _fault_of(
             code=Code.MODEL_OUTPUT_INVALID,
         )
     return None
+
+
+def told(request: m.BatchRequest, error: NaiadError, *, is_models: bool = False) -> WireError:
+    """An error as its client reads it. A model's own text stays as it is, whatever its code."""
+    code, message, is_retryable = error.wire()
+    is_models = is_models and error.code != Code.MODEL_OUTPUT_INVALID
+    if request.label and not is_models and error.code != Code.MODEL_ERROR:
+        message = f"[request id: {request.label}] {message}"
+    return (code, message, is_retryable)
+
+
+def bounded(results: list[m.BatchResult]) -> tuple[m.BatchResult, ...]:
+    """The results, their error texts cut so that together they fit into a header."""
+    if sum([len(r.error[1]) for r in results if r.error is not None]) <= ERROR_CHARS_MAX:
+        return tuple(results)
+    limit = ERROR_CHARS_MAX // len(results)
+    return tuple(
+        result
+        if result.error is None
+        else result._replace(error=(result.error[0], result.error[1][:limit], result.error[2]))
+        for result in results
+    )

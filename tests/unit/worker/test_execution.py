@@ -9,8 +9,9 @@ import pytest
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
 from naiad.worker.backends.base import InstanceLost, ModelRequest, ModelResponse, OutputTensor
-from naiad.worker.execution import ERROR_CHARS_MAX, ExecutedBatch
+from naiad.worker.execution import ExecutedBatch
 from naiad.worker.gpu_health import GpuHealth
+from naiad.worker.results import ERROR_CHARS_MAX
 from naiad.worker.tensors import pack_bytes
 from support.worker_parts import (
     HeapArena,
