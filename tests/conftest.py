@@ -48,8 +48,10 @@ def one_name_per_module() -> Iterator[None]:
 
 
 def pytest_sessionstart() -> None:
+    # As a shell starts background jobs, and nohup all: tests that send these would wait for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # As a shell starts background jobs: tests that interrupt something would wait for ever.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     links = {path.name for path in (ROOT / "src" / "naiad").iterdir() if path.is_symlink()}
     assert links == COMPONENTS, f"src/naiad links {sorted(links)}, expected {sorted(COMPONENTS)}"
