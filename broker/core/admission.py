@@ -130,11 +130,12 @@ class Admission:
                 " per client; wait for answers",
                 code=Code.BUDGET_EXCEEDED,
             )
-        key = (request.model, request.version)
-        model = world.found.get(key)
+        (_, _, name, version, label, inputs, outputs, priority, _, sequence, _, fairness_key, trace,
+         parameters) = request  # fmt: skip
+        model = world.found.get((name, version))
         if model is None:
-            model = world.found[key] = self.find(*key)
-        if request.sequence is not None:
+            model = world.found[name, version] = self.find(name, version)
+        if sequence is not None:
             raise _not_yet("sequence_id", "sequence batching")
         signature = model.signature
         assert signature is not None, "a READY model has a signature"
@@ -145,7 +146,7 @@ class Admission:
         job.key = alike
         inline_bytes = 0
         regional = False
-        for tensor in request.inputs:
+        for tensor in inputs:
             if tensor[3] == _INLINE:
                 size = tensor[6]
                 inline_bytes += size
@@ -154,7 +155,10 @@ class Admission:
                     regional = True
             else:
                 regional = True
-        if regional or request.outputs:
+        for wanted in outputs:
+            if wanted[1] == _REGION:
+                regional = True
+        if regional:
             job.regional = True
             self._place(job)
             if job.gpu != ANYWHERE:
@@ -168,11 +172,11 @@ class Admission:
                     code=Code.BUDGET_EXCEEDED,
                 )
 
-        if request.parameters or request.label or request.traceparent:
+        if parameters or label or trace:
             job.text_bytes = _text_bytes(request)
-        job.priority = request.priority
-        if request.fairness_key and model.takes_turns:
-            job.fairness_key = request.fairness_key
+        job.priority = priority
+        if fairness_key and model.takes_turns:
+            job.fairness_key = fairness_key
         if not model.config.naiad.retry:
             job.retryable = False
         return job

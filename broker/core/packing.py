@@ -68,9 +68,15 @@ def pack(
     small_bytes = 0
     regions: list[Region] = []
     requests = []
+    signature = jobs[0].model.signature
+    assert signature is not None
     for job in jobs:
-        request = job.request
-        inputs = request.inputs
+        (ident, _, _, _, label, inputs, outputs, priority, _, sequence, _, _, trace,
+         parameters) = job.request  # fmt: skip
+        if job.regional:
+            _add_new_regions(regions, slot, known, inputs, outputs)
+        elif outputs:
+            outputs = signature.shortest(outputs)
         if not as_they_are:
             source = job.frames
             packed = []
@@ -90,16 +96,13 @@ def pack(
                     tensor = _make(Tensor, (name, datatype, shape, _INLINE, where, at, size))
                 packed.append(tensor)
             inputs = tuple(packed)
-        if job.regional:
-            _add_new_regions(regions, slot, known, request.inputs, request.outputs)
         left_us = max(1, (job.deadline_ns - now_ns) // 1000) if job.deadline_ns else 0
         requests.append(
             _make(
                 BatchRequest,
                 (
-                    job.session.key, request.id, request.label, inputs, request.outputs,
-                    left_us, request.priority, request.sequence, request.traceparent,
-                    request.parameters,
+                    job.session.key, ident, label, inputs, outputs, left_us, priority, sequence,
+                    trace, parameters,
                 ),
             )
         )  # fmt: skip

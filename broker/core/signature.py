@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from naiad.config.model import ModelConfig, TensorConfig
 from naiad.protocol.datatypes import ITEM_BYTES, LENGTH_PREFIX_BYTES
 from naiad.protocol.errors import RequestError
-from naiad.protocol.messages import InferRequest, Tensor
+from naiad.protocol.messages import InferRequest, OutputRequest, Place, Tensor
 
 _BATCH_NOTE: Final = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be"
@@ -19,6 +19,7 @@ _BATCH_NOTE: Final = (
     " in your input dims config, try setting max_batch_size to zero. See the model configuration"
     " docs for more info on max_batch_size."
 )
+_AUTO: Final = int(Place.AUTO)
 HEADER_BYTES: Final = 100
 TENSOR_HEADER_BYTES: Final = 60
 DIM_HEADER_BYTES: Final = 9
@@ -44,6 +45,7 @@ class Signature:
     __slots__ = (
         "_keyed",
         "_optional",
+        "_output_names",
         "header_bytes",
         "inputs",
         "model",
@@ -56,7 +58,8 @@ class Signature:
         self.model = config.name
         self.rows_max = config.max_batch_size
         self.inputs = {tensor.name: _spec(config, tensor) for tensor in config.inputs}
-        self.outputs = frozenset(tensor.name for tensor in config.outputs)
+        self._output_names = tuple([tensor.name for tensor in config.outputs])
+        self.outputs = frozenset(self._output_names)
         self.required = sum(1 for spec in self.inputs.values() if not spec.optional)
         tensors = (*config.inputs, *config.outputs)
         self.header_bytes = HEADER_BYTES + sum(
@@ -120,7 +123,8 @@ class Signature:
             if len(shape) != len(expected):
                 raise self._wrong_shape(spec, shape)
             count = 1
-            for dim, wanted in zip(shape, expected, strict=True):
+            for index, dim in enumerate(shape):
+                wanted = expected[index]
                 if dim < 0 or (dim != wanted and wanted >= 0):
                     raise self._wrong_shape(spec, shape)
                 count *= dim
@@ -146,9 +150,20 @@ class Signature:
             key.sort()  # by name: clients may list the same inputs in any order
         return (rows if rows > 0 else 1), tuple(key)
 
+    def shortest(self, outputs: tuple[OutputRequest, ...]) -> tuple[OutputRequest, ...]:
+        """Nothing, if that means the same: all outputs in the model's order, in any place."""
+        names = self._output_names
+        if len(outputs) != len(names):
+            return outputs
+        for index, output in enumerate(outputs):
+            if output[1] != _AUTO or output[0] != names[index]:
+                return outputs
+        return ()
+
     def _check_outputs(self, request: InferRequest) -> None:
-        names = [output.name for output in request.outputs]
-        _check_unique(names, "requested output")
+        names = [output[0] for output in request.outputs]
+        if len(names) > 1:
+            _check_unique(names, "requested output")
         for name in names:
             if name not in self.outputs:
                 raise RequestError(

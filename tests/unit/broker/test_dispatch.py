@@ -24,7 +24,9 @@ from support.simulated_bench import (
 )
 
 
-def infer(bench: Bench, *places: tuple[int, int, int, int], frames: list[bytes]) -> None:
+def infer(
+    bench: Bench, *places: tuple[int, int, int, int], frames: list[bytes], **fields: Any
+) -> None:
     """One message; each request is (id, frame, offset, size) of a model with rows of 4 bytes."""
     requests = tuple(
         bench.request(
@@ -32,6 +34,7 @@ def infer(bench: Bench, *places: tuple[int, int, int, int], frames: list[bytes])
             inputs=(
                 m.Tensor("X", "UINT8", (size // 4, 4), int(m.Place.INLINE), frame, offset, size),
             ),
+            **fields,
         )
         for ident, frame, offset, size in places
     )
@@ -59,6 +62,16 @@ def test_each_request_of_a_batch_keeps_its_own_bytes() -> None:
     large = b"L" * 40_000
     infer(bench, (1, 0, 0, 4), (2, 0, 4, 8), (3, 1, 0, 40_000), frames=[b"aaaabbbbbbbb", large])
     assert received(bench, slot) == {1: b"aaaa", 2: b"bbbbbbbb", 3: large}
+
+
+@pytest.mark.parametrize("outputs", [(), (m.OutputRequest("Y"),)])
+def test_frames_of_one_message_are_passed_on_as_they_came(outputs: Any) -> None:
+    bench = Bench()
+    (slot,) = bench.served(config(**batching(8)))
+    frames = [b"aaaabbbb"]
+    infer(bench, (1, 0, 0, 4), (2, 0, 4, 4), frames=frames, outputs=outputs)
+    assert received(bench, slot) == {1: b"aaaa", 2: b"bbbb"}
+    assert bench.frames[slot][0] is frames
 
 
 def test_requests_of_several_messages_are_packed_together() -> None:
