@@ -28,6 +28,9 @@ KEY_MASK: Final = 2**63 - 1
 FAULTS_LOGGED_MAX: Final = 100
 """Garbage can come without end; after this many lines it is only counted."""
 
+_make: Final = tuple.__new__
+"""NamedTuple from a tuple of its fields, for what comes and goes with every request."""
+
 
 def key_of(secret: bytes) -> int:
     """The name of a session or slot: from its secret, without telling it."""
@@ -81,7 +84,7 @@ class Clients:
         if type(message) is m.Infer:
             if session is None:
                 raise _hello_first()
-            events.append(e.RequestsArrived(session, message.requests, payload))
+            events.append(_make(e.RequestsArrived, (session, message.requests, payload)))
         elif type(message) is m.Hello:
             events += self.disconnected()  # a reused descriptor must not be taken for the old one
             self._hello(received, message, events)
@@ -202,8 +205,9 @@ class Clients:
     # --- out -------------------------------------------------------------------------------------
 
     def send_answers(self, action: e.SendAnswers) -> None:
-        message = m.Answers(self.incarnation, tuple(action.answers), action.regions)
-        self._send(action.session, [encode(message), *action.frames])
+        session, answers, regions, frames = action
+        message = _make(m.Answers, (self.incarnation, tuple(answers), regions))
+        self._send(session, [encode(message), *frames])
 
     def tell(self, action: e.TellSession) -> None:
         self._send(action.session, [encode(action.message)])

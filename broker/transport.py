@@ -44,13 +44,16 @@ _MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _POLLIN: Final = int(zmq.POLLIN)
 
 
-class Received(NamedTuple):
+class Received:
     """`frame` is the header's, to ask libzmq which connection it came over."""
 
-    peer: bytes
-    header: bytes
-    payload: list[bytes]
-    frame: zmq.Frame
+    __slots__ = ("frame", "header", "payload", "peer")
+
+    def __init__(self, peer: bytes, header: bytes, payload: list[bytes], frame: zmq.Frame) -> None:
+        self.peer = peer
+        self.header = header
+        self.payload = payload
+        self.frame = frame
 
     def descriptor(self) -> int:
         return int(self.frame.get(zmq.SRCFD))

@@ -40,6 +40,9 @@ STATUS_WAIT_NS: Final = 250_000_000
 """How long a death waits for the supervisor's word on how it came about: a few milliseconds, unless
 the machine is so busy that the supervisor gets no turn."""
 
+_make: Final = tuple.__new__
+"""NamedTuple from a tuple of its fields, for what comes and goes with every request."""
+
 
 class Workers:
     """Slots are named by a number made of their secret; see naiad.broker.core.events."""
@@ -96,7 +99,7 @@ class Workers:
         payload = received.payload
         process = self._by_peer.get(received.peer)
         if type(message) is m.Results and process is not None:
-            events.append(e.BatchFinished(process.key, message, payload))
+            events.append(_make(e.BatchFinished, (process.key, message, payload)))
             return
         match message:
             case m.SlotHello():

@@ -199,7 +199,11 @@ class Calls:
 
     def deadline_ns(self) -> int:
         """When `expire` has something to do; 0: never."""
-        return min((c.deadline_ns for c in self.pending.values() if c.deadline_ns), default=0)
+        soonest = 0
+        for call in self.pending.values():
+            if call.deadline_ns and (not soonest or call.deadline_ns < soonest):
+                soonest = call.deadline_ns
+        return soonest
 
     def expire(self, now_ns: int, out: list[Completion]) -> None:
         """Fail the calls past their deadline."""

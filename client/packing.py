@@ -14,6 +14,7 @@ from naiad.protocol import messages as m
 from naiad.protocol.codec import encode
 
 _ENVELOPE_BYTES: Final = 16
+_make: Final = tuple.__new__
 
 
 class Request:
@@ -92,4 +93,4 @@ def infer_message(waiting: deque[Request], inline_bytes_max: int) -> list[Buffer
         return None
     if shared >= 0:
         payload[shared] = small[0] if len(small) == 1 else b"".join(small)
-    return [encode(m.Infer(rows)), *payload]  # type: ignore[arg-type]  # packed like a tuple
+    return [encode(_make(m.Infer, (rows,))), *payload]  # packed like a tuple

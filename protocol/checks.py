@@ -22,6 +22,8 @@ TIMEOUT_US_MAX: Final = 10**6 * 3600 * 24 * 365
 
 Check = Callable[[Any], Any]
 
+_make: Final = tuple.__new__
+
 
 def mismatch(expected: str, got: object) -> ProtocolError:
     shown = repr(got)
@@ -74,12 +76,10 @@ def items_of(check: Check, limit: int = ARRAY_ITEMS_MAX) -> Check:
 
 
 def record_of(cls: type[Any], *checks: Check) -> Check:
-    make = cls._make
-
     def checked(value: Any) -> Any:
         if type(value) is not tuple or len(value) != len(checks):
             raise mismatch(f"{cls.__name__} of {len(checks)} fields", value)
-        return make([check(item) for check, item in zip(checks, value, strict=True)])
+        return _make(cls, [check(item) for check, item in zip(checks, value, strict=True)])
 
     return checked
 

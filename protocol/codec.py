@@ -267,7 +267,7 @@ def _infer(fields: tuple[Any, ...], payload_sizes: Any) -> m.Infer:
                 ),
             )
         )
-    return m.Infer(tuple(requests))
+    return _make(m.Infer, (tuple(requests),))
 
 
 def _answers(fields: tuple[Any, ...], payload_sizes: Any) -> m.Answers:
@@ -294,7 +294,7 @@ def _answers(fields: tuple[Any, ...], payload_sizes: Any) -> m.Answers:
             parameters_map(parameters)
         tensors = _tensors(outputs, payload_sizes, _ANSWER_PLACES)
         out.append(_make(m.InferAnswer, (ident, error, version, tensors, part, final, parameters)))
-    return m.Answers(uint(fields[0]), tuple(out), _regions(fields[2]))
+    return _make(m.Answers, (uint(fields[0]), tuple(out), _regions(fields[2])))
 
 
 def _batch(fields: tuple[Any, ...], payload_sizes: Any) -> m.Batch:
@@ -339,7 +339,13 @@ def _batch(fields: tuple[Any, ...], payload_sizes: Any) -> m.Batch:
                 ),
             )
         )
-    return m.Batch(uint(fields[0]), uint(fields[1]), tuple(requests), _regions(fields[3]))
+    return _make(m.Batch, (uint(fields[0]), uint(fields[1]), tuple(requests), _regions(fields[3])))
+
+
+def _durations(value: Any) -> m.Durations:
+    if type(value) is not tuple or len(value) != 3:
+        raise mismatch("Durations of 3 fields", value)
+    return _make(m.Durations, (uint(value[0]), uint(value[1]), uint(value[2])))
 
 
 def _results(fields: tuple[Any, ...], payload_sizes: Any) -> m.Results:
@@ -358,12 +364,15 @@ def _results(fields: tuple[Any, ...], payload_sizes: Any) -> m.Results:
             parameters = parameters_map(parameters)
         tensors = _tensors(outputs, payload_sizes, _ANSWER_PLACES)
         out.append(_make(m.BatchResult, (error, tensors, part, final, parameters)))
-    return m.Results(
-        uint(fields[0]),
-        tuple(out),
-        _durations(fields[2]),
-        uint(fields[3]),
-        _regions(fields[4]),
+    return _make(
+        m.Results,
+        (
+            uint(fields[0]),
+            tuple(out),
+            _durations(fields[2]),
+            uint(fields[3]),
+            _regions(fields[4]),
+        ),
     )
 
 
@@ -371,7 +380,6 @@ def _results(fields: tuple[Any, ...], payload_sizes: Any) -> m.Results:
 
 _region = record_of(m.Region, uint, short_text, uint, uint, uint)
 _regions: Check = items_of(_region)
-_durations = record_of(m.Durations, uint, uint, uint)
 _ids = items_of(uint)
 _pairs = items_of(pair_of(uint, uint))
 _held = record_of(m.HeldBatch, uint, _pairs, flag)

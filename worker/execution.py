@@ -47,6 +47,7 @@ from naiad.worker.results import bounded, told
 
 _CANCELLED: Final = RequestError("cancelled before it was executed", code=Code.CANCELLED).wire()
 _PENDING: Final = BatchResult(InternalError("never answered").wire(), ())
+_make: Final = tuple.__new__
 
 Key = tuple[int, int]
 Response = ModelResponse | NaiadError
@@ -90,6 +91,7 @@ class Execution:
         self._rules = OutputRules(config)
         takes_device_memory = getattr(backend, "takes_device_memory", False) is True
         self._reader = RequestReader(config, self._rules, is_cancelled, takes_device_memory)
+        self._tells_copies = hasattr(backend, "copied_in_ns")
         self._splits_allowed = config.naiad.split_failed_batches and config.naiad.retry
         self._splits = 0
         uuid = instance.gpu_uuid
@@ -126,12 +128,14 @@ class Execution:
         read_ns = monotonic_ns()
         responses = self._execute(requests, batch) if requests else ()
         executed_ns = monotonic_ns()
-        read_ns += self._copied_in_ns(executed_ns - read_ns)
+        if self._tells_copies:
+            read_ns += self._copied_in_ns(executed_ns - read_ns)
         frames = self._write(batch, requests, responses, results)
-        durations = Durations(
-            read_ns - started_ns, executed_ns - read_ns, monotonic_ns() - executed_ns
+        written_ns = monotonic_ns()
+        durations = _make(
+            Durations, (read_ns - started_ns, executed_ns - read_ns, written_ns - executed_ns)
         )
-        return ExecutedBatch(bounded(results), durations, self._splits, frames)
+        return _make(ExecutedBatch, (bounded(results), durations, self._splits, frames))
 
     def refuse(self, request: BatchRequest, error: ModelError) -> WireError:
         """The result of a request cannot be sent after all: take back what it was lent."""
@@ -141,7 +145,8 @@ class Execution:
 
     def _copied_in_ns(self, most_ns: int) -> int:
         """What of the execution was the way of inputs to the device, as far as it tells."""
-        told: int = getattr(self.backend, "copied_in_ns", 0)
+        backend: Any = self.backend
+        told: int = backend.copied_in_ns
         return max(0, min(most_ns, told))
 
     def drop_ahead(self, waiting: Collection[ReceivedBatch]) -> None:
@@ -202,7 +207,7 @@ class Execution:
                 requests.append(read(request, batch))
             except NaiadError as fault:
                 results[index] = BatchResult(told(request, fault), ())
-        return ReadBatch(batch, requests, results)
+        return _make(ReadBatch, (batch, requests, results))
 
     def _execute(
         self, requests: Sequence[ModelRequest], batch: ReceivedBatch

@@ -46,6 +46,8 @@ CANCEL_POLL_S: Final = 0.001
 STAGE_POLL_S: Final = 0.0002
 """The same, for the batch that a device could be given while it executes another."""
 
+_make: Final = tuple.__new__
+
 
 class Slot(NamedTuple):
     """Who this worker is."""
@@ -276,7 +278,8 @@ class WorkerLoop:
             self._regions.define(batch.regions)
         if self._execution is None or len(self._held.waiting) >= WAITING_BATCHES_MAX:
             raise ProtocolError(f"batch {batch.id} came while none could be taken")
-        self._held.waiting.append(ReceivedBatch(batch.id, batch.requests, payload, self._regions))
+        received = _make(ReceivedBatch, (batch.id, batch.requests, payload, self._regions))
+        self._held.waiting.append(received)
 
     def _say_forgotten(self, ids: tuple[int, ...]) -> None:
         if ids:
@@ -353,13 +356,13 @@ class WorkerLoop:
         finally:
             self._transport.lock.acquire()
         arenas = self._lender().new_arenas()
-        results = m.Results(batch.id, done.results, done.durations, done.splits, arenas)
+        results = _make(m.Results, (batch.id, done.results, done.durations, done.splits, arenas))
         header = results_header(
             results,
             [len(frame) for frame in done.frames],
             lambda index, error: execution.refuse(batch.requests[index], error),
         )
-        self._held.finish(FinishedBatch(batch.id, batch.requests, header, done.frames))
+        self._held.finish(_make(FinishedBatch, (batch.id, batch.requests, header, done.frames)))
         if self._presence.is_welcomed:
             self._series.post(header, done.frames)
         # Only now: what a model broke (descriptors it closed, memory it wrote over) may end the

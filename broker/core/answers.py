@@ -222,7 +222,7 @@ class Answers:
         session = outgoing.session
         regions = tuple(outgoing.regions.values())
         frames = outgoing.message_frames()
-        action = SendAnswers(session.key, outgoing.answers, regions, frames)
+        action = _make(SendAnswers, (session.key, outgoing.answers, regions, frames))
         if session.connected:
             self._world.actions.append(action)
         else:

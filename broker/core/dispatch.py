@@ -23,6 +23,7 @@ from naiad.broker.core.packing import fitting, pack
 from naiad.broker.core.world import World
 from naiad.protocol import messages as m
 
+_make: Final = tuple.__new__
 EARLY_MARGIN_NS: Final = 20_000
 """Sent this much before the computed moment: the loop's timer is late by about a tenth of a ms."""
 
@@ -178,8 +179,8 @@ class Dispatch:
             slot.instance.move(InstanceState.BUSY)
             self.predict(slot, batch, now_ns)
         requests, regions, frames = pack(slot, jobs, now_ns, world.regions)
-        message = m.Batch(batch.id, slot.acknowledged, requests, regions)
-        world.actions.append(SendBatch(slot.key, message, frames))
+        message = _make(m.Batch, (batch.id, slot.acknowledged, requests, regions))
+        world.actions.append(_make(SendBatch, (slot.key, message, frames)))
 
     def predict(self, slot: Slot, batch: Batch, start_ns: int) -> None:
         """When to send the next batch ahead: the end of this one, less what a hand-over takes."""

@@ -145,13 +145,12 @@ class Results:
             direct = not outgoing.small and not outgoing.frames
         for job, result in zip(batch.jobs, results.results, strict=True):
             assert job is not None
-            outputs = result.outputs
+            error, outputs, _, _, parameters = result
             if job.state is not JobState.EXECUTING:
                 world.counters.late_results += 1
                 self.give_back(slot, job.session.key, job.request.id, outputs)
                 self._answers.release(job)
                 continue
-            error = result.error
             if error is not None:
                 failed.append((job, error))
                 continue
@@ -163,7 +162,7 @@ class Results:
                 if job.account is not None:
                     session.accounts.give_back(job)
             if not direct:
-                if result.parameters:
+                if parameters:
                     self._answers.make_room(session)
                 outgoing = self._answers.to(session)
                 outputs_now = outgoing.pack(outputs, frames)
@@ -172,8 +171,8 @@ class Results:
             if job.wishes:
                 outputs_now = _as_wished(job, outputs_now)
             assert outgoing is not None
-            if result.parameters:
-                outgoing.count_texts(result.parameters)
+            if parameters:
+                outgoing.count_texts(parameters)
             for tensor in outputs:
                 if tensor[3] == _LEASE:
                     self._lend(slot, job, outputs, outgoing.regions)
@@ -181,7 +180,7 @@ class Results:
             outgoing.answers.append(
                 _make(
                     InferAnswer,
-                    (request_id, None, version, outputs_now, 0, True, result.parameters),
+                    (request_id, None, version, outputs_now, 0, True, parameters),
                 )
             )
             done += 1
