@@ -29,6 +29,9 @@ REOPEN_S_MIN: Final = 0.05
 """Least time between two new connections: a broker that refuses at once is not hammered."""
 LINGER_MS: Final = 2000
 """How long an ending worker waits for the broker to take its last results."""
+ALIGNED_BYTES_MAX: Final = 64 * 1024
+"""A payload frame of up to so many bytes is copied at once: it lies anywhere in libzmq's buffer,
+and of each tensor in it that is not aligned NumPy would make a copy of its own."""
 _CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _BROKEN: Final = int(
     zmq.EVENT_DISCONNECTED
@@ -98,7 +101,8 @@ class Transport:
         payload: list[memoryview] = []
         while frame.more:
             frame = _receive(dealer, _NOBLOCK, copy=False)
-            payload.append(frame.buffer)
+            is_small = len(frame) <= ALIGNED_BYTES_MAX
+            payload.append(memoryview(frame.bytes if is_small else frame).toreadonly())
         return header, payload
 
     def send(self, header: bytes, payload: Sequence[bytes | memoryview] = ()) -> bool:
