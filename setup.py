@@ -30,19 +30,20 @@ HOT: Final = {
         "bundle checks client_messages codec datatypes errors messages parts worker_messages"
     ),
     "broker/core": (
-        "accounts admission answers batcher client_events deadlines dispatch instances "
-        "job lanes lowest memory models packing prediction queue results scheduler sessions "
-        "signature statistics withdrawal worker_events world"
+        "accounts admission answers batcher client_events closings deadlines dispatch instances "
+        "job lanes lowest memory models packing prediction queue recovery results scheduler "
+        "sessions signature statistics withdrawal worker_events world"
     ),
-    "broker": "clients loop transport waiting worker_process workers",
+    "broker": "clients log loop repository transport waiting worker_process workers",
     "worker": "batch execution held loop outputs regions results series shapes tensors transport",
-    "shm": "arena output_arena",
+    "shm": "arena output_arena page",
     "client": (
         "arguments calls connection driver fields leases outstanding packing requests session texts"
     ),
     "gateway": (
-        "http_answer http_connection http_known_heads http_parameters http_quick http_reader "
-        "http_request http_status http_template json_tensors grpc_connection"
+        "budget grpc_connection http_answer http_connection http_known_heads http_message "
+        "http_parameters http_quick http_reader http_request http_status http_template "
+        "json_tensors transports"
     ),
     "gateway/http2": "connection frames hpack huffman sending streams",
     "gateway/grpc_codec": "answers contents head messages parameters requests wire",

@@ -94,7 +94,8 @@ class LoopDriver:
             if self._burst >= BURST_REQUESTS_MAX:
                 self._burst = 0
                 self._driver.send()
-            self._turn_soon()
+            if not self._is_turn_due:
+                self._turn_soon()
         return ident
 
     def abandon(self, ident: int) -> None:

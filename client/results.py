@@ -70,14 +70,17 @@ class Copied:
 
 
 class InferResult:
-    """The answer to one request. `result["name"]` is an array; `outputs` are the raw ones."""
+    """The answer to one request. `result["name"]` is an array; `outputs` are the raw ones.
 
-    __slots__ = ("_answer", "_arrays", "_frames", "_placed")
+    `answer` is what the broker said, for whoever passes it on.
+    """
+
+    __slots__ = ("_arrays", "_frames", "_placed", "answer")
 
     def __init__(
         self, answer: InferAnswer, frames: Sequence[Any], placed: Placed | None = None
     ) -> None:
-        self._answer = answer
+        self.answer = answer
         self._frames = frames
         self._placed = placed
         self._arrays: dict[str, Array] | None = None
@@ -85,16 +88,16 @@ class InferResult:
     @property
     def version(self) -> int:
         """Version of the model that ran."""
-        return self._answer.version
+        return self.answer.version
 
     @property
     def parameters(self) -> Parameters:
         """What the model said beside its outputs."""
-        return self._answer.parameters
+        return self.answer.parameters
 
     @property
     def _tensors(self) -> tuple[Tensor, ...]:
-        return self._answer.outputs
+        return self.answer.outputs
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,10 +115,12 @@ class InferResult:
 
     def raw(self, elsewhere: Container[str] = ()) -> list[RawOutput]:
         """As `outputs`, without data for those `elsewhere`: in regions this client cannot read."""
-        return [
-            (row[0], row[1], row[2], None if row[0] in elsewhere else self._data(row))
-            for row in self._tensors
-        ]
+        rows: list[RawOutput] = []
+        for tensor in self.answer.outputs:
+            name, datatype, shape, _, _, _, _ = tensor
+            data = None if name in elsewhere else self._data(tensor)
+            rows.append((name, datatype, shape, data))
+        return rows
 
     def as_numpy(self, name: str) -> Array:
         """One output as an array: BYTES as objects, BF16 as its bits (see `from_bfloat16`).

@@ -44,6 +44,14 @@ class ArenaPart(NamedTuple):
     byte_size: int
 
 
+class BodyPlace(NamedTuple):
+    """Memory for the body of a request while it is received: `view`, at `offset` of an arena."""
+
+    arena: Arena
+    offset: int
+    view: memoryview
+
+
 class CallInput(NamedTuple):
     """One input: raw bytes in C order as KServe's binary form has them, or where they lie."""
 

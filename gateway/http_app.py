@@ -16,11 +16,11 @@ from typing import Any, Final
 from naiad.client.requests import Buffer
 from naiad.gateway import http_routes
 from naiad.gateway.access import Access, elsewhere
+from naiad.gateway.calls import BodyPlace
 from naiad.gateway.http_connection import HttpConnection, Work
 from naiad.gateway.http_infer import Inference, InferPlan, replied
 from naiad.gateway.http_message import (
     EMPTY,
-    BodyPlace,
     Head,
     HttpRequest,
     Response,

@@ -14,13 +14,15 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from naiad.gateway.access import is_local
+from naiad.gateway.budget import Budget
+from naiad.gateway.calls import BodyPlace
 from naiad.gateway.http_known_heads import KnownHeads
-from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response, error_response, wire
+from naiad.gateway.http_message import Head, HttpRequest, Response, error_response, wire
 from naiad.gateway.http_reader import Reader, Stage
 from naiad.gateway.http_status import HttpError, from_fault
 from naiad.gateway.limits import Limits
 from naiad.gateway.phase import Phase
-from naiad.gateway.plane import Budget, draining
+from naiad.gateway.plane import draining
 from naiad.gateway.transports import Writer
 from naiad.gateway.turns import TURN_SECONDS, Turns
 from naiad.protocol.errors import NaiadError

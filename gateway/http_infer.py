@@ -14,8 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from naiad.client.requests import Buffer
-from naiad.gateway.calls import AnswerOutput, Arena, InferAnswer, InferCall
-from naiad.gateway.client_form import prepared
+from naiad.gateway.calls import AnswerOutput, Arena, BodyPlace, InferAnswer, InferCall
 from naiad.gateway.compression import (
     CODINGS,
     COMPRESSED_BYTES_MIN,
@@ -26,8 +25,8 @@ from naiad.gateway.compression import (
 )
 from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE, NOTHING, Body, answer_body
 from naiad.gateway.http_connection import HttpConnection, Work
-from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response, error_response
-from naiad.gateway.http_quick import QuickCall
+from naiad.gateway.http_message import Head, HttpRequest, Response, error_response
+from naiad.gateway.http_quick import QuickCalls
 from naiad.gateway.http_request import (
     HEADER_NAME,
     infer_call,
@@ -37,14 +36,6 @@ from naiad.gateway.http_request import (
 )
 from naiad.gateway.http_routes import Route
 from naiad.gateway.http_status import HttpError, from_fault
-from naiad.gateway.http_template import (
-    BODY_BYTES_MAX,
-    TEMPLATES_MAX,
-    TEXT_BYTES_MAX,
-    Template,
-    split_label,
-    template_of,
-)
 from naiad.gateway.inflating import inflated_in_budget
 from naiad.gateway.json_tensors import from_json, text_cost, to_json
 from naiad.gateway.large_json import LIGHT_BYTES, LargeJson, is_light
@@ -55,7 +46,6 @@ from naiad.protocol.errors import NaiadError, RequestError
 from naiad.protocol.messages import Parameters
 
 LOG: Final = logging.getLogger("naiad.gateway")
-TEMPLATE_BYTES_MAX: Final = TEXT_BYTES_MAX + BODY_BYTES_MAX
 ARENA_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of a body that is received in shared memory; larger ones are copied there when they are whole."""
 ALIGNMENT: Final = 64
@@ -99,7 +89,7 @@ class Inference:
         self._plane = plane
         self._allows_regions = allows_regions
         self._forward = re.compile(forward, re.IGNORECASE) if forward else None
-        self._templates: dict[tuple[bytes, bytes], Template] = {}
+        self._quick = QuickCalls(plane)
         self._large = LargeJson(plane.long_work)
 
     def plan(self, route: Route, head: Head) -> InferPlan:
@@ -109,7 +99,8 @@ class Inference:
         length = head.headers.get(_LENGTH)
         is_slow = _CODING in head.headers or bool(coding) or length == b"0"
         json_bytes = 0
-        if self._forward is None and length is not None and len(length) < 8 and length.isdigit():
+        may_be_quick = not is_slow and self._forward is None
+        if may_be_quick and length is not None and len(length) < 8 and length.isdigit():
             json_bytes = int(length)
         return InferPlan(route, coding, is_slow, json_bytes, self._users.user(head.only))
 
@@ -118,25 +109,19 @@ class Inference:
     ) -> Work | None:
         """Start it; the answer goes to the connection."""
         route, _, is_slow, json_bytes, user = plan
-        body = request.body
-        size = len(body)
-        if is_slow or (size > LIGHT_BYTES and not is_light(body, _json_bytes(request, size))):
-            work = partial(self._slowly, plan, request, connection.is_local)
-            return asyncio.get_running_loop().create_task(replied(connection, work))
         try:
-            if 0 < json_bytes <= size <= TEMPLATE_BYTES_MAX and type(body) is bytes:
-                label, text = split_label(body[:json_bytes])
-                key = (request.head.path, text)
-                template = self._templates.get(key)
-                if template is not None and template.data_bytes == size - json_bytes:
-                    quick = QuickCall(self._plane, connection, template, label)
-                    quick.start(template.filled(body, json_bytes, label, user))
+            if json_bytes:
+                quick = self._quick.begin(request, json_bytes, user, connection)
+                if quick is not None:
                     return quick
-                call = self._call(route, request, body, connection.is_local)
-                if len(text) <= TEXT_BYTES_MAX:
-                    self._learn(key, label, call)
-            else:
-                call = self._call(route, request, body, connection.is_local)
+            body = request.body
+            size = len(body)
+            if is_slow or (size > LIGHT_BYTES and not is_light(body, _json_bytes(request, size))):
+                work = partial(self._slowly, plan, request, connection.is_local)
+                return asyncio.get_running_loop().create_task(replied(connection, work))
+            call = self._call(route, request, body, connection.is_local)
+            if json_bytes:
+                self._quick.learn(request, json_bytes, call)
             if user is not NOBODY:
                 call = call._replace(user=user)
             return self._plane.start(call, partial(self._done, connection, call))
@@ -177,17 +162,6 @@ class Inference:
         if not self._allows_regions(is_local) and uses_regions(call):
             raise client_shm_disabled()
         return call
-
-    def _learn(self, key: tuple[bytes, bytes], label: str, call: InferCall) -> None:
-        """Make a template of this request's text for those that follow, if that is possible."""
-        if call.id != label or uses_regions(call):
-            return
-        parts = prepared(self._plane.client, call, {})
-        template = template_of(call._replace(id=""), parts)
-        if template is not None:
-            if len(self._templates) >= TEMPLATES_MAX:
-                self._templates.clear()
-            self._templates[key] = template
 
     async def _slowly(self, plan: InferPlan, request: HttpRequest, is_local: bool) -> Response:
         given = (request.head.header(_CODING) or "identity").strip().lower()

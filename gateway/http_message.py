@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from naiad.client.requests import Buffer
-from naiad.gateway.calls import Arena
+from naiad.gateway.calls import BodyPlace
 from naiad.gateway.http_answer import BINARY_TYPE, JSON_TYPE
 from naiad.gateway.http_status import HttpError, error_body, reason_of
 from naiad.gateway.users import given_twice
@@ -69,14 +69,6 @@ class Head:
         """A header's value by its lower-case name."""
         found = self.headers.get(name)
         return None if found is None else found.decode("latin-1")
-
-
-class BodyPlace(NamedTuple):
-    """Memory for a body: `view`, at `offset` of an arena."""
-
-    arena: Arena
-    offset: int
-    view: memoryview
 
 
 class HttpRequest:

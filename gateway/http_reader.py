@@ -18,9 +18,10 @@ from typing import Any, Final, TypeVarTuple, Unpack
 import httptools
 
 from naiad.client.requests import Buffer
+from naiad.gateway.calls import BodyPlace
 from naiad.gateway.http_framing import check_framing
 from naiad.gateway.http_known_heads import HEAD_KNOWN_BYTES_MAX, KnownHeads
-from naiad.gateway.http_message import BodyPlace, Head, HttpRequest
+from naiad.gateway.http_message import Head, HttpRequest
 from naiad.gateway.http_status import HttpError
 from naiad.gateway.limits import READ_BYTES, Limits
 from naiad.gateway.memory import memory_for

@@ -8,9 +8,8 @@ import ssl
 from collections.abc import Sequence
 
 from naiad.gateway.http_app import HttpApp
-from naiad.gateway.http_connection import HttpConnection, Work
+from naiad.gateway.http_connection import HttpConnection
 from naiad.gateway.http_known_heads import KnownHeads
-from naiad.gateway.http_message import BodyPlace, Head, HttpRequest
 from naiad.gateway.limits import READ_BYTES
 from naiad.gateway.listener import Listener
 from naiad.gateway.phase import Phase
@@ -33,13 +32,8 @@ class HttpServer(Listener[HttpConnection]):
         self.turns = plane.turns
         self.read_buffer = bytearray(READ_BYTES)
         self.known_heads = KnownHeads()
-        self._app = app
-
-    def handle(self, request: HttpRequest, connection: HttpConnection) -> Work | None:
-        return self._app.handle(request, connection)
-
-    def place(self, head: Head) -> BodyPlace | None:
-        return self._app.place(head)
+        self.handle = app.handle
+        self.place = app.place
 
     def _connection(self, loop: asyncio.AbstractEventLoop) -> HttpConnection:
         return HttpConnection(self, loop)

@@ -11,15 +11,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 from naiad.client import control
 from naiad.client.aio import AsyncClient
-from naiad.client.event_loop import Receiver
-from naiad.client.requests import Buffer, Prepared
+from naiad.client.requests import Buffer
 from naiad.config.names import model_name_fault
+from naiad.gateway.budget import Budget, InFlight
 from naiad.gateway.calls import InferAnswer, InferCall
-from naiad.gateway.error_text import over_budget
 from naiad.gateway.limits import Limits
 from naiad.gateway.long_work import LongWork
 from naiad.gateway.lookups import Lookups
-from naiad.gateway.pending import SERVER_FULL, Done, Order, Outcome, Pending
+from naiad.gateway.pending import Done, Order, Outcome, Pending
 from naiad.gateway.shared_answers import SharedAnswers
 from naiad.gateway.turns import Turns
 from naiad.gateway.uploads import PREFIX, checked_files, written
@@ -37,33 +36,6 @@ SETTINGS_MAX: Final = 64
 SETTING_CHARS_MAX: Final = 256
 
 Json = dict[str, Any]
-
-
-class Budget:
-    """Bytes that this process holds of requests, from their arrival to their answer, and of answers
-    that their clients do not take."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self.bytes = 0
-
-    def take(self, size: int) -> None:
-        """Raises Unavailable (budget_exceeded) when there is no room."""
-        if self.bytes + size > self._bytes_max:
-            raise over_budget(
-                f"{self.bytes + size} bytes of requests are in flight in this gateway, at most"
-                f" {self._bytes_max}"
-            )
-        self.bytes += size
-
-    def give(self, size: int) -> None:
-        self.bytes -= size
-
-    def unread(self, before: int, now: int) -> int:
-        """What waits of one client's answers is another amount now, which it returns. That may be
-        beyond the limit: answers are there already. It is requests that are refused then."""
-        self.bytes += now - before
-        return now
 
 
 class Readiness(NamedTuple):
@@ -87,9 +59,7 @@ class Plane:
         self.turns = Turns()
         self.long_work = LongWork()
         self.shared = SharedAnswers()
-        self.in_flight = 0
-        """Calls that are not answered."""
-        self.answered = 0
+        self.calls = InFlight(limits.requests_in_flight_max)
         self._lookups = Lookups(client)
 
     def start(self, call: InferCall, done: Done, order: Order | None = None) -> Pending:
@@ -97,37 +67,12 @@ class Plane:
 
         Raises NaiadError when it is refused at once: it cannot be sent, or a budget is used up.
         """
-        if self.in_flight >= self.limits.requests_in_flight_max:
-            raise self._too_many()
-        pending = Pending(self.client, self._lookups, self.long_work, call, done, self.ended)
+        self.calls.check_room()
+        ended = self.calls.ended
+        pending = Pending(self.client, self._lookups, self.long_work, call, done, ended)
         pending.start(order)
-        self.in_flight += 1
+        self.calls.begun()
         return pending
-
-    def submit(self, parts: Prepared, receiver: Receiver) -> int:
-        """Begin a call that is in the client library's form already: the shortest way.
-
-        The receiver says `ended` once when it has an outcome, or has abandoned the id returned.
-        Raises NaiadError as `start` does.
-        """
-        if self.in_flight >= self.limits.requests_in_flight_max:
-            raise self._too_many()
-        ident = self.client.submit(parts, receiver)
-        if not ident:
-            raise over_budget(SERVER_FULL)
-        self.in_flight += 1
-        return ident
-
-    def _too_many(self) -> Unavailable:
-        return over_budget(
-            f"{self.in_flight} requests are in flight in this gateway, at most"
-            f" {self.limits.requests_in_flight_max}"
-        )
-
-    def ended(self) -> None:
-        """A call has its outcome, or nobody waits for it any more."""
-        self.in_flight -= 1
-        self.answered += 1
 
     async def infer(self, call: InferCall, order: Order | None = None) -> InferAnswer:
         """Begin a call and await its answer; cancelling cancels it everywhere."""

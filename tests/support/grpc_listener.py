@@ -72,7 +72,7 @@ class Listener:
         """Stop it and check that nothing was forgotten."""
         self._loop.call_soon_threadsafe(self.server.close)
         self.call(self._settled(), STOP_SECONDS)
-        assert self.plane.in_flight == 0
+        assert self.plane.calls.count == 0
         assert self.plane.budget.bytes == 0
         self.call(self.plane.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -80,7 +80,7 @@ class Listener:
         self._loop.close()
 
     async def _settled(self) -> None:
-        while self.plane.in_flight:
+        while self.plane.calls.count:
             await asyncio.sleep(0.01)
 
     def __enter__(self) -> Listener:

@@ -20,14 +20,15 @@ import uvloop
 
 from naiad.config.listening import listening
 from naiad.gateway.access import is_local
+from naiad.gateway.budget import Budget
+from naiad.gateway.calls import BodyPlace
 from naiad.gateway.handshakes import Handshakes
 from naiad.gateway.http_connection import HttpConnection
 from naiad.gateway.http_known_heads import KnownHeads
-from naiad.gateway.http_message import BodyPlace, Head, HttpRequest, Response
+from naiad.gateway.http_message import Head, HttpRequest, Response
 from naiad.gateway.http_reader import Stage
 from naiad.gateway.limits import READ_BYTES, Limits
 from naiad.gateway.phase import Phase
-from naiad.gateway.plane import Budget
 from naiad.gateway.turns import TURN_SECONDS, Turns
 from support.certificates import Certificates, made
 

@@ -10,12 +10,12 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from naiad.gateway import grpc_stream
+from naiad.gateway.budget import Budget
 from naiad.gateway.calls import InferAnswer, InferCall
 from naiad.gateway.grpc_codec.wire import is_light
 from naiad.gateway.grpc_service import any_call_of
 from naiad.gateway.long_work import UNDER_WAY_BYTES_MAX, LongWork
 from naiad.gateway.pending import Order
-from naiad.gateway.plane import Budget
 from naiad.gateway.turns import TURN_SECONDS, Turns
 from support.clocks import Clock
 from support.stream_client import StreamClient, request

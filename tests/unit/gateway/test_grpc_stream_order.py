@@ -109,7 +109,7 @@ def test_none_overtakes_one_for_which_something_is_looked_up(slow: Slow) -> None
         found = [ident for ident, _ in await task]
         assert broker.begun == found
         assert found == ["short0", "slow0", "short1", "slow1", "short2", "short3"]
-        assert (plane.budget.bytes, plane.in_flight) == (0, 0)
+        assert (plane.budget.bytes, plane.calls.count) == (0, 0)
 
     asyncio.run(main())
 
@@ -138,7 +138,7 @@ def test_what_is_not_found_is_an_item_in_its_place() -> None:
         assert [ident for ident, _ in found] == ["short0", "lost", "short1"]
         assert found[1][1] == "Unable to find shared memory region: 'nowhere'"
         assert broker.begun == ["short0", "short1"]
-        assert (plane.budget.bytes, plane.in_flight) == (0, 0)
+        assert (plane.budget.bytes, plane.calls.count) == (0, 0)
 
     asyncio.run(main())
 
@@ -155,7 +155,7 @@ def test_a_stream_that_is_given_up_meanwhile_leaves_nothing(slow: Slow) -> None:
         broker.opened.set()
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert broker.begun == ["short0"]
-        assert (plane.budget.bytes, plane.in_flight) == (0, 0)
+        assert (plane.budget.bytes, plane.calls.count) == (0, 0)
 
     asyncio.run(main())
 
@@ -167,7 +167,7 @@ def test_a_server_that_ends_answers_what_it_has_read(slow: Slow) -> None:
         plane = new_plane(broker)
         client = StreamClient(plane)
         task = asyncio.create_task(client.run(slow("slow"), *SHORT))
-        await turns(lambda: plane.in_flight == 5)
+        await turns(lambda: plane.calls.count == 5)
         client.stream.finish()
         broker.opened.set()
         with pytest.raises(Exception, match="Server exiting"):
@@ -184,7 +184,7 @@ def test_what_is_looked_up_for_several_is_looked_up_side_by_side() -> None:
         plane = new_plane(broker)
         requests = [in_region("a", "first"), in_region("b", "nowhere"), for_classes("c"), SHORT[0]]
         task = asyncio.create_task(StreamClient(plane).run(*requests))
-        await turns(lambda: len(broker.asked) == 3 and plane.in_flight == 4)
+        await turns(lambda: len(broker.asked) == 3 and plane.calls.count == 4)
         assert broker.begun == []
         broker.opened.set()
         assert [ident for ident, _ in await task] == ["a", "b", "c", "short0"]
@@ -212,7 +212,7 @@ def test_who_goes_before_its_turn_lets_nobody_overtake(gone: int) -> None:
         broker.opened.set()
         await turns(lambda: len(outcomes) == 3)
         assert broker.begun == [call.id for call in calls if call.id != "abcd"[gone]]
-        assert plane.in_flight == 0
+        assert plane.calls.count == 0
 
     asyncio.run(main())
 
@@ -242,7 +242,7 @@ def test_those_that_waited_are_begun_a_few_at_once() -> None:
         plane = new_plane(broker)
         behind = [request(f"{number}") for number in range(3 * BEGUN_AT_ONCE_MAX)]
         task = asyncio.create_task(StreamClient(plane).run(in_region("slow"), *behind))
-        await turns(lambda: plane.in_flight == 1 + len(behind))
+        await turns(lambda: plane.calls.count == 1 + len(behind))
         broker.opened.set()
         counts = [0]
         while not task.done():
@@ -264,7 +264,7 @@ def test_a_fault_of_our_own_is_an_item_too(caplog: pytest.LogCaptureFixture) -> 
             "a call could not be begun inside the gateway",
             "refused",
         ]
-        assert plane.in_flight == 0
+        assert plane.calls.count == 0
 
     asyncio.run(main())
     assert "KeyError" in caplog.text

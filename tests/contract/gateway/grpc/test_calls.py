@@ -131,7 +131,7 @@ def test_a_cancelled_call_leaves_the_queue(server: Server, listener: Listener) -
             call.cancel()
 
         wait_until(lambda: queued(server) == 0, "none in the server")
-        assert listener.plane.in_flight == 0
+        assert listener.plane.calls.count == 0
 
 
 def test_a_deadline_reaches_the_queue_and_the_worker(server: Server, listener: Listener) -> None:
@@ -190,7 +190,7 @@ def test_a_gateway_that_has_enough_is_exhausted_not_unavailable(
             )
             for _ in range(2)
         ]
-        wait_until(lambda: listener.plane.in_flight == 2, "two requests under way")
+        wait_until(lambda: listener.plane.calls.count == 2, "two requests under way")
 
         with pytest.raises(InferenceServerException, match="in flight in this gateway") as caught:
             client.infer("echo_fp32", floats(*range(100)), parameters={"sleep_ms": 60_000})
@@ -198,7 +198,7 @@ def test_a_gateway_that_has_enough_is_exhausted_not_unavailable(
         assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
         for call in calls:
             call.cancel()
-        wait_until(lambda: listener.plane.in_flight == 0, "none under way")
+        wait_until(lambda: listener.plane.calls.count == 0, "none under way")
 
 
 def test_a_long_text_still_arrives(listener: Listener) -> None:
@@ -307,7 +307,7 @@ def test_a_drain_finishes_what_runs_and_refuses_the_rest(server: Server) -> None
 
     with triton.InferenceServerClient(listener.target) as client:
         client.async_infer("echo_fp32", floats(7), callback=done, parameters={"sleep_ms": 700})
-        wait_until(lambda: listener.plane.in_flight == 1, "the request under way")
+        wait_until(lambda: listener.plane.calls.count == 1, "the request under way")
 
         assert listener.call(listener.end(0.1, PATIENCE_S), 2 * PATIENCE_S) is True
 
@@ -359,7 +359,7 @@ def test_a_drain_answers_what_a_stream_has_asked_and_ends_it(server: Server) -> 
         client.start_stream(done)
         for value in (1, 2):
             client.async_stream_infer("echo_fp32", floats(value), parameters={"sleep_ms": 300})
-        wait_until(lambda: listener.plane.in_flight == 2, "both requests under way")
+        wait_until(lambda: listener.plane.calls.count == 2, "both requests under way")
 
         assert listener.call(listener.end(0, PATIENCE_S), 2 * PATIENCE_S) is True
 
@@ -376,7 +376,7 @@ def test_a_drain_that_takes_too_long_cancels(server: Server) -> None:
         client.async_infer(
             "echo_fp32", floats(7), callback=ignored, parameters={"sleep_ms": 60_000}
         )
-        wait_until(lambda: listener.plane.in_flight == 1, "the request under way")
+        wait_until(lambda: listener.plane.calls.count == 1, "the request under way")
 
         assert listener.call(listener.end(0, 0.2), PATIENCE_S) is False
     wait_until(lambda: queued(server) == 0, "the request gone")

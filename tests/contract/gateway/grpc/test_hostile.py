@@ -118,7 +118,7 @@ def test_mutated_connections(listener: Listener) -> None:
                 received(one)
     assert is_well(listener), f"seed {seed}"
     wait_until(lambda: not listener.server.connections, f"no connection left, seed {seed}")
-    assert listener.plane.in_flight == 0
+    assert listener.plane.calls.count == 0
     assert listener.plane.budget.bytes == 0
 
 
@@ -205,7 +205,7 @@ def test_answers_that_nobody_takes_are_in_the_budget(listener: Listener) -> None
         for part in frames[:-1]:
             one.sendall(f.frame(f.DATA, 0, 1, part))
         one.sendall(f.frame(f.DATA, f.END_STREAM, 1, frames[-1]))
-        wait_until(lambda: not listener.plane.in_flight, "the answer")
+        wait_until(lambda: not listener.plane.calls.count, "the answer")
         wait_until(lambda: listener.plane.budget.bytes > 4 * size, "it is counted")
     wait_until(lambda: listener.plane.budget.bytes == 0, "it is forgotten")
 
