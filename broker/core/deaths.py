@@ -169,6 +169,7 @@ class Deaths:
             alone = len(live) == 1 and not batch.keys
             for job in live:
                 if job.state is JobState.ANSWERED:
+                    guilty = (suspected and self._is_poison(job, alone)) or guilty
                     self._answers.release(job)
                     continue
                 if job.state is JobState.EARLY:
@@ -176,8 +177,9 @@ class Deaths:
                 if suspected and truncated and not job.regions().isdisjoint(truncated):
                     guilty = True
                     self._answers.fail(job, _truncated(job))
-                elif suspected and self._judge(job, alone, reason):
+                elif suspected and self._is_poison(job, alone):
                     guilty = True
+                    self._answers.fail(job, _poison(job, reason))
                 elif begun and not job.retryable:
                     self._answers.withdraw(job, _died(job, reason))
                 else:
@@ -195,7 +197,8 @@ class Deaths:
         self._dispatch.requeue_all(again)
         return guilty
 
-    def _judge(self, job: Job, alone: bool, reason: str) -> bool:
+    def _is_poison(self, job: Job, alone: bool) -> bool:
+        """Whether this death, as its earlier one, was this request's doing."""
         if not alone:
             return False
         job.deaths_alone += 1
@@ -203,16 +206,8 @@ class Deaths:
             return False
         model = job.model
         self._world.counters.poison_requests += 1
-        # The earlier death was this request's doing as well: it does not count against the model.
+        # The earlier death does not count against the model either.
         model.consecutive_deaths = max(0, model.consecutive_deaths - (job.deaths_alone - 1))
-        self._answers.fail(
-            job,
-            RequestError(
-                f"poison request: the worker of '{model.name}' died {job.deaths_alone} times while"
-                f" it executed this request alone, last: {reason}; do not send it again",
-                code=Code.POISON_REQUEST,
-            ),
-        )
         return True
 
 
@@ -221,6 +216,14 @@ def _cost(guilty: bool, was_killed_idle: bool) -> Cost:
     if guilty:
         return Cost.NOTHING
     return Cost.PAUSE if was_killed_idle else Cost.BUDGET
+
+
+def _poison(job: Job, reason: str) -> RequestError:
+    return RequestError(
+        f"poison request: the worker of '{job.model.name}' died {job.deaths_alone} times while it"
+        f" executed this request alone, last: {reason}; do not send it again",
+        code=Code.POISON_REQUEST,
+    )
 
 
 def _truncated(job: Job) -> RequestError:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from naiad.broker.core import events as e
+from naiad.broker.core.deaths import DEATHS_ALONE_MAX
 from naiad.protocol import messages as m
 from support.simulated_client import SimulatedClient
 from support.simulated_time import MICROSECOND, MILLISECOND, Connection
@@ -230,11 +231,12 @@ class WorkerLinks:
         if not worker.is_alive:
             return
         server.ledger.tell(f"{worker} dies: {reason}, executing {worker.page_batch}")
-        # In company nobody can know whose doing it was: until then it counts like any other.
-        is_known = (
-            is_own and worker.executing is not None and len(worker.executing[0].requests) == 1
-        )
+        alone = None
+        if is_own and worker.executing is not None and len(worker.executing[0].requests) == 1:
+            alone = server.ledger.records[int(worker.executing[0].requests[0].label)]
         worker.die()
+        # Until a request was alone at two deaths nobody can know whose doing the first one was.
+        is_known = alone is not None and alone.deaths_alone >= DEATHS_ALONE_MAX
         connection = worker.connection
         when_ns = server.agenda.now_ns if connection is None else connection.end()
 
@@ -243,9 +245,9 @@ class WorkerLinks:
             self.alive.pop(worker.key, None)
             ordered = self._ordered.pop(worker.key, None) is not None
             slot = server.scheduler.world.slots.get(worker.key)
-            if slot is not None and slot.instance is not None and not is_known:
+            if slot is not None and slot.instance is not None:
                 model = slot.instance.model
-                server.truth.worker_died(model.directory, model.version)
+                server.truth.worker_died(model.directory, model.version, is_known=is_known)
             server.tell(e.SlotDied(worker.key, reason, worker.page_batch, ordered))
             server.supervisor.exited()
 

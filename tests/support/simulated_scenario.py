@@ -293,8 +293,12 @@ class Simulation:
 
     # --- what is true --------------------------------------------------------------------
 
-    def worker_died(self, directory: str, version: int) -> None:
-        """Not told when it was a poison request's doing alone: no model may be given up for it."""
+    def worker_died(self, directory: str, version: int, *, is_known: bool) -> None:
+        """`is_known`: as its earlier death it was a poison request's doing, for which no model may
+        be given up."""
+        if is_known:
+            self._deaths[directory, version] = max(0, self._deaths[directory, version] - 1)
+            return
         self._deaths[directory, version] += 1
         if self._deaths[directory, version] >= DEATHS_SUSPICIOUS:
             self._gave_up(directory)

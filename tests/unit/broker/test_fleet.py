@@ -94,6 +94,22 @@ def test_poison_alone_never_makes_a_model_unavailable(poisons: int) -> None:
     assert bench.is_answered(99)
 
 
+def test_poison_that_nobody_waits_for_any_more_costs_the_model_nothing() -> None:
+    """Its client cancels while its second death is on the way."""
+    bench = Bench()
+    (slot,) = bench.served(config())
+    for ident in range(1, 8):
+        bench.ask(ident)
+        slot = replaced(bench, slot, executing=executing_id(bench, slot))
+        executing = executing_id(bench, slot)
+        bench.cancel(ident)
+        assert bench.error(ident)[0] == Code.CANCELLED
+        slot = replaced(bench, slot, executing=executing)
+        assert bench.model().consecutive_deaths == 0
+    assert bench.model().state is ModelState.READY
+    assert bench.world.counters.poison_requests == 7
+
+
 def test_without_retry_the_executing_request_fails_and_the_waiting_one_runs() -> None:
     bench = Bench()
     (slot,) = bench.served(config(**parameters(retry=False)))
