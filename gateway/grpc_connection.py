@@ -192,6 +192,7 @@ class GrpcConnection(asyncio.Protocol):
     def close(self) -> None:
         """When everything that was written has gone, or been given up."""
         if self._transport is not None:
+            self._write_out()
             self._transport.close()
 
     def abort(self) -> None:
@@ -215,8 +216,14 @@ class GrpcConnection(asyncio.Protocol):
             self._parting_since = self._loop.time()
             self.http2.part()
             self._flush()
-        if self.http2.has_parted and not self.calls:
+        if self.http2.has_parted and not self.is_busy:
             self.close()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is under way that ends by itself, answers that wait for their client to
+        take what is before them among it."""
+        return bool(self.calls or self.http2.unsent_bytes)
 
     def is_parting(self, now: float) -> bool:
         """Whether the client may not have read the goodbye yet, and is still waited for."""

@@ -128,7 +128,8 @@ class GrpcServer(Listener[GrpcConnection]):
     def _is_busy(self) -> bool:
         """Watching the health does not end by itself."""
         calls = sum(len(one.calls) for one in self.connections)
-        return calls > self._health.watcher_count
+        is_owing = any(one.http2.unsent_bytes for one in self.connections)
+        return is_owing or calls > self._health.watcher_count
 
     def _is_parting(self) -> bool:
         now = asyncio.get_running_loop().time()

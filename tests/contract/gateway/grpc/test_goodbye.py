@@ -14,6 +14,7 @@ import pytest
 from naiad.gateway.grpc_connection import PARTING_SECONDS
 from naiad.gateway.http2 import frames as f
 from naiad.gateway.http2.sending import PARTING
+from naiad.gateway.proto import inference_pb2 as pb
 from naiad.testing.server import Server
 from support.grpc_listener import Listener
 from support.hostile_frames import enveloped, head
@@ -37,6 +38,34 @@ class Client:
             f.frame(f.HEADERS, f.END_HEADERS, stream, head("ServerReady"))
             + f.frame(f.DATA, f.END_STREAM, stream, enveloped(b""))
         )
+
+    def infer(self, stream: int, values: int) -> None:
+        """An echo of so many numbers, in pieces of at most a frame."""
+        tensor = pb.ModelInferRequest.InferInputTensor(
+            name="INPUT0", datatype="FP32", shape=[values]
+        )
+        raw = bytes(4 * values)
+        message = pb.ModelInferRequest(
+            model_name="echo_fp32", inputs=[tensor], raw_input_contents=[raw]
+        )
+        content = enveloped(message.SerializeToString())
+        self.socket.sendall(f.frame(f.HEADERS, f.END_HEADERS, stream, head("ModelInfer")))
+        for start in range(0, len(content), f.FRAME_BYTES_MAX):
+            piece = content[start : start + f.FRAME_BYTES_MAX]
+            flags = f.END_STREAM if start + len(piece) == len(content) else 0
+            self.socket.sendall(f.frame(f.DATA, flags, stream, piece))
+
+    def takes(self, stream: int, size: int) -> None:
+        """May be sent so much more."""
+        for one in (0, stream):
+            self.socket.sendall(f.window_update(one, size))
+
+    def data(self, size: int) -> bytes:
+        """So much of what is answered."""
+        found = b""
+        while len(found) < size:
+            found += self.until(f.DATA)[3]
+        return found
 
     def knows(self) -> None:
         self.socket.sendall(f.frame(f.PING, f.ACK, 0, PARTING))
@@ -150,3 +179,43 @@ def test_what_runs_is_answered_after_the_goodbye(listener: Listener, client: Cli
     assert client.status(1)[0] == "14"
     assert client.frame() is None
     ending.join(PATIENCE_S)
+
+
+def test_an_answer_that_its_client_takes_slowly_is_taken_whole(
+    listener: Listener, client: Client
+) -> None:
+    """Its call is over, and most of it waits for the client's window when the server ends."""
+    values = 50_000
+    client.infer(1, values)
+    begun = client.data(f.WINDOW_AT_FIRST)
+    wait_until(lambda: not any(one.calls for one in listener.server.connections), "no call left")
+    ended: list[bool] = []
+    ending = threading.Thread(
+        target=lambda: ended.append(listener.call(listener.end(0.0, PATIENCE_S), PATIENCE_S))
+    )
+    ending.start()
+    assert client.goodbye() == f.STREAM_MAX
+    client.knows()
+    client.goodbye()
+    client.takes(1, 4 * values)
+    size = int.from_bytes(begun[1:5], "big")
+    client.data(5 + size - len(begun))
+    assert client.status(1)[0] == "0"
+    assert client.frame() is None
+    ending.join(PATIENCE_S)
+    assert ended == [True]
+
+
+def test_what_is_to_be_sent_goes_out_before_the_end(listener: Listener, client: Client) -> None:
+    """A connection may be closed in the very turn of the event loop in which a call has ended."""
+    client.ask(1)
+    client.status(1)
+
+    async def say_and_close() -> None:
+        (connection,) = listener.server.connections
+        connection.http2.ping()
+        connection.close()
+
+    listener.call(say_and_close())
+    client.until(f.PING)
+    assert client.frame() is None
