@@ -97,7 +97,8 @@ class Inference:
         accept = head.header(_ACCEPT)
         coding = accepted_coding(accept) if accept else ""
         length = head.headers.get(_LENGTH)
-        is_slow = _CODING in head.headers or bool(coding) or length == b"0"
+        is_raw = length is not None and not length.strip(b"0")
+        is_slow = _CODING in head.headers or bool(coding) or is_raw
         json_bytes = 0
         may_be_quick = not is_slow and self._forward is None
         if may_be_quick and length is not None and len(length) < 8 and length.isdigit():
@@ -116,6 +117,7 @@ class Inference:
                     return quick
             body = request.body
             size = len(body)
+            is_slow = is_slow or not size
             if is_slow or (size > LIGHT_BYTES and not is_light(body, _json_bytes(request, size))):
                 work = partial(self._slowly, plan, request, connection.is_local)
                 return asyncio.get_running_loop().create_task(replied(connection, work))
@@ -195,19 +197,18 @@ class Inference:
         """The response to a request whose body is this."""
         route, coding = plan.route, plan.coding
         limit_bytes = self._plane.limits.input_bytes_max
-        if request.head.header(_LENGTH) == "0":
-            json_length("0", len(body), limit_bytes)
+        length = json_length(request.head.header(_LENGTH), len(body), limit_bytes)
+        if not length:
             config = await self._plane.client.config(route.model, route.version)
             call = raw_call(route.model, route.version, body, config)
+            call = self._completed(call, request, is_local)
+        elif is_light(body, length):
+            call = self._call(route, request, body, is_local)
         else:
-            length = json_length(request.head.header(_LENGTH), len(body), limit_bytes)
-            if is_light(body, length):
-                call = self._call(route, request, body, is_local)
-            else:
-                call = await self._large.call(
-                    route.model, route.version, body, length, limit_bytes, _place(request)
-                )
-                call = self._completed(call, request, is_local)
+            call = await self._large.call(
+                route.model, route.version, body, length, limit_bytes, _place(request)
+            )
+            call = self._completed(call, request, is_local)
         call = call._replace(user=plan.user)
         response = await self._response(call, await self._plane.infer(call))
         size = sum(len(part) for part in response.parts)

@@ -45,10 +45,6 @@ def json_length(header: str | None, body_bytes: int, limit_bytes: int) -> int:
     """
     if header is None:
         length = body_bytes
-        if not length:
-            raise RequestError(
-                "failed to parse the request JSON buffer: The document is empty. at 0"
-            )
     else:
         text = header.strip()
         if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS_MAX:
