@@ -29,10 +29,10 @@ class Client:
 class KeepingPlane(Plane):
     def __init__(self) -> None:
         super().__init__(cast("AsyncClient", Client()), Limits())
-        self.calls: list[InferCall] = []
+        self.asked: list[InferCall] = []
 
     async def infer(self, call: InferCall, order: Order | None = None) -> InferAnswer:
-        self.calls.append(call)
+        self.asked.append(call)
         return InferAnswer("m", 1, "", (), {})
 
 
@@ -59,7 +59,7 @@ def asked(
         return await asyncio.wait_for(connection.response, DEADLINE_S)
 
     plane = KeepingPlane()
-    return asyncio.run(scenario()), plane.calls
+    return asyncio.run(scenario()), plane.asked
 
 
 LENGTH = b"inference-header-content-length"
