@@ -124,7 +124,8 @@ def test_a_first_value_that_is_not_the_batch_fails_its_request_alone(worker: Wor
         (random(2, 1), [2, 5]), (random(1, 1), [2, 5]), (random(1, 1), [1, 5])
     )
     assert bad == (
-        "input 'shape': expected the batch of 1 as the first value of a shape tensor, got [2, 5]"
+        "[request id: r1] input 'shape': expected the batch of 1 as the first value of a shape"
+        " tensor, got [2, 5]"
     )
     assert [len(good), len(other)] == [2, 2]
 
