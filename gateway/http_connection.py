@@ -193,7 +193,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             request, self._held_bytes = self._backlog.popleft()
             self._current = request
             work = self._door.handle(request, self)
-            if self._current is request:
+            if self._is_current(request):
                 self._work = work
             elif self._backlog:  # answered at once, with others behind it
                 now = time.thread_time()
@@ -221,6 +221,11 @@ class HttpConnection(asyncio.BufferedProtocol):
                 transport.resume_reading()
             else:
                 transport.pause_reading()
+
+    def _is_current(self, request: HttpRequest) -> bool:
+        """Asked anew: type checkers, and compiled code with them, take it that what was assigned a
+        line before is still there."""
+        return self._current is request
 
     def _count_rest(self) -> None:
         if self._rest_bytes or self._reader.rest:
