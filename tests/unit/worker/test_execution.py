@@ -1,5 +1,7 @@
 """A batch through a model: reading, running, halving, writing; each request's fault is its own."""
 
+from collections.abc import Callable
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from naiad.protocol import messages as m
 from naiad.protocol.errors import Code, ModelError, NaiadError, RequestError
+from naiad.shm.page import PageReader, SlotPage
 from naiad.worker.backends.base import InstanceLost, ModelRequest, ModelResponse, OutputTensor
 from naiad.worker.execution import ExecutedBatch
 from naiad.worker.gpu_health import GpuHealth
@@ -526,6 +529,9 @@ class Overlapping(ScriptedBackend):
         self.began: list[bool] = []
         self.unstaged = 0
         self.copied_in_ns = 0
+        self.named: Callable[[], int] = lambda: 0
+        """Whom the page would blame for a death."""
+        self.blamed: list[int] = []
 
     def overlap(self, meanwhile: Any, ahead: Any) -> None:
         self.meanwhile, self.ahead = meanwhile, ahead
@@ -541,7 +547,9 @@ class Overlapping(ScriptedBackend):
         self.taken.append(batch is self.staged)
         for _ in range(2):
             self.meanwhile()
+        before = self.named()
         self.began.append(self.ahead())
+        self.blamed = [before, self.named()]
         return super().execute(batch)
 
 
@@ -563,23 +571,36 @@ def test_the_next_batch_is_read_and_staged_while_one_is_executed() -> None:
     assert backend.unstaged == 0
 
 
-def test_the_page_names_the_batch_that_the_device_began_last() -> None:
-    first, second = (batch_of([fp32(n)], [bytes(16)])._replace(id=n) for n in (1, 2))
-    _, execution = overlapping([second])
-    began: list[int] = []
-    execution._page.begin = lambda batch, now_ns: began.append(batch)
-    execution.run(first, set())
-    assert began == [1, 2]
+def paged(backend: Overlapping, execution: Any, path: Path) -> None:
+    """With a page that the test reads as the broker does."""
+    execution._page = SlotPage(str(path))
+    execution._page.start()
+
+    def named() -> int:
+        reader = PageReader.open(str(path))
+        page = reader.read()
+        reader.close()
+        assert page is not None
+        return page.executing
+
+    backend.named = named
 
 
-def test_the_device_does_not_begin_what_was_given_back() -> None:
+def test_the_page_names_the_batch_that_the_device_began_last(tmp_path: Path) -> None:
     first, second = (batch_of([fp32(n)], [bytes(16)])._replace(id=n) for n in (1, 2))
     backend, execution = overlapping([second])
-    execution._may_begin = lambda _: False
-    began: list[int] = []
-    execution._page.begin = lambda batch, now_ns: began.append(batch)
+    paged(backend, execution, tmp_path / "page")
     execution.run(first, set())
-    assert (backend.began, began) == ([False], [1])
+    assert (backend.began, backend.blamed) == ([True], [1, 2])
+
+
+def test_the_device_does_not_begin_what_was_given_back(tmp_path: Path) -> None:
+    first, second = (batch_of([fp32(n)], [bytes(16)])._replace(id=n) for n in (1, 2))
+    backend, execution = overlapping([second])
+    paged(backend, execution, tmp_path / "page")
+    execution._may_begin = lambda _: False
+    execution.run(first, set())
+    assert (backend.began, backend.blamed) == ([False], [1, 1])
 
 
 def test_a_request_that_is_abandoned_after_it_was_staged_is_not_executed() -> None:
