@@ -115,18 +115,15 @@ class Answers:
 
     def fail(self, job: Job, fault: NaiadError) -> None:
         """End a job that no worker has with an error."""
-        job.session.leave(job)
-        job.state = JobState.DONE
-        self._error(job, fault)
+        self.finish(job)
+        self._error(job, fault, _error_answer(job, fault))
 
     def failed_in_worker(self, job: Job, error: WireError) -> None:
         """End a job with its worker's error, whose text is complete."""
-        job.session.leave(job)
-        job.state = JobState.DONE
+        self.finish(job)
         fault = error_from_wire(error)
-        job.model.statistics.failed(fault.code, self._world.now_ns - job.first_enqueued_ns)
         answer = InferAnswer(job.request.id, fault.wire(), job.model.version, ())
-        self._append_error(job.session, answer)
+        self._error(job, fault, answer)
 
     def abandon(self, job: Job, fault: NaiadError) -> None:
         """Answer a job now although a worker still has its memory: RELEASED follows later."""
@@ -135,7 +132,7 @@ class Answers:
         session.zombies[job.request.id] = job
         job.state = JobState.ANSWERED
         job.fault = fault
-        self._error(job, fault)
+        self._error(job, fault, _error_answer(job, fault))
 
     def answer_again(self, job: Job) -> None:
         """The answer of an abandoned job may have been lost with the client's connection."""
@@ -228,9 +225,9 @@ class Answers:
         else:
             session.undelivered.append(action)
 
-    def _error(self, job: Job, fault: NaiadError) -> None:
+    def _error(self, job: Job, fault: NaiadError, answer: InferAnswer) -> None:
         job.model.statistics.failed(fault.code, self._world.now_ns - job.first_enqueued_ns)
-        self._append_error(job.session, _error_answer(job, fault))
+        self._append_error(job.session, answer)
 
     def _append_error(self, session: Session, answer: InferAnswer) -> None:
         self.make_room(session)
